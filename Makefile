@@ -1,0 +1,44 @@
+# `make demo` and `make test` work on a bare machine with python3 (3.11 or newer), pip and make,
+# and write nothing outside this folder.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export MPLCONFIGDIR  := $(CURDIR)/$(VENV)/cache/matplotlib
+
+.PHONY: setup demo test lint test-slow test-gpu bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "domainwise needs Python 3.11 or newer: set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	rm -rf $(PIP_CACHE_DIR)
+	touch $@
+
+demo: $(READY)
+	$(BIN)/domainwise demo
+
+test: lint
+	$(BIN)/pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+test-gpu: $(READY)
+	$(BIN)/pytest -m gpu
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cpu_step.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,1 @@
+"""The engine: one loop of steps, evaluations and checkpoints."""

@@ -1,0 +1,44 @@
+"""Judging: accuracy and loss on splits of domains, in large batches, one synchronisation for all of them."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from domainwise.algorithms import Algorithm
+from domainwise.data import Environments
+from domainwise.runs import Run
+
+Part = tuple[str, str]
+"""(domain, split)."""
+
+
+def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
+    """The rows that some selection rule looks at: `out` of the training domains, `in` and `out` of the unseen ones."""
+    parts = {}
+    for domain in (*run.train_domains, *run.test_domains):
+        split = environments.split(domain, run.trial)
+        for name in ("out",) if domain in run.train_domains else ("in", "out"):
+            parts[domain, name] = split[name].to(environments.images.device)
+    return parts
+
+
+@torch.no_grad()
+def judge(
+    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], batch_size: int = 500
+) -> dict[Part, tuple[float, float]]:
+    """(accuracy, mean loss) on each part, in eval mode."""
+    algorithm.eval()
+    totals = []
+    for rows in parts.values():
+        total = torch.zeros(2, device=rows.device, dtype=torch.float64)
+        for chunk in rows.split(batch_size):
+            x, y = environments.normalise(environments.images[chunk]), environments.labels[chunk]
+            logits = algorithm.predict(x)
+            correct = (logits.argmax(1) == y).sum()
+            total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
+        totals.append(total / len(rows))
+    algorithm.train()
+    values = torch.stack(totals).tolist()
+    return {part: (accuracy, loss) for part, (accuracy, loss) in zip(parts, values, strict=True)}

@@ -1,0 +1,81 @@
+"""One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
+
+from typing import Any
+
+import torch
+
+from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
+from domainwise.data import Environments
+from domainwise.data.batches import Batches
+from domainwise.engine.devices import check_precision
+from domainwise.nets import build
+from domainwise.protocol import seeds
+from domainwise.runs import Run
+
+
+class Session:
+    """The algorithm, its batches and its random streams.
+
+    Initial weights, batches and noise are separate streams that depend on the dataset, the domains, draw, trial and seed,
+    not on the algorithm: two algorithms of one trial start alike and see the same batches, so they compare in pairs.
+    """
+
+    def __init__(self, run: Run, environments: Environments, device: torch.device) -> None:
+        check_precision(run.precision, device)
+        self.run, self.device = run, device
+        self.environments = environments.to(device)
+        keys = (run.dataset, *run.train_domains, "unseen", *run.test_domains, run.draw, run.trial, run.seed)
+        torch.manual_seed(seeds.seed("weights", *keys))
+        self.algorithm = self._algorithm(seeds.generator("noise", *keys, device=device))
+        rows = [environments.split(domain, run.trial)["in"] for domain in run.train_domains]
+        stream = seeds.generator("batches", *keys, device=device)
+        self.batches = Batches(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream)
+        self.loss_sum = torch.zeros((), device=device)
+        self.next_step = 0
+        self.seconds = 0.0
+
+    def _algorithm(self, noise: torch.Generator) -> Algorithm:
+        run, environments = self.run, self.environments
+        network = build(
+            run.network,
+            environments.shape,
+            len(environments.classes),
+            dropout=float(run.hparams["dropout"] or 0),
+            precision=run.precision,
+        ).to(self.device, memory_format=torch.channels_last)
+        problem = Problem(
+            len(run.train_domains), len(environments.classes), environments.shape, environments.low, environments.high
+        )
+        return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise).to(self.device)
+
+    def step(self) -> None:
+        """Draws a batch and makes one update. Never waits for the device."""
+        self.algorithm.schedule(self.next_step)
+        self.loss_sum += self.algorithm.step(*self.batches.draw())
+        self.next_step += 1
+
+    def diverged(self) -> bool:
+        """Whether any loss since the start was NaN or infinite: a sum never forgets one."""
+        return not bool(torch.isfinite(self.loss_sum))
+
+    def state(self) -> dict[str, Any]:
+        """All that later steps depend on."""
+        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+        return {
+            "next_step": self.next_step,
+            "seconds": self.seconds,
+            "loss_sum": self.loss_sum,
+            "algorithm": self.algorithm.state(),
+            "batches": self.batches.generator.get_state(),
+            "torch": torch.get_rng_state(),
+            "cuda": cuda,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.next_step, self.seconds = state["next_step"], state["seconds"]
+        self.loss_sum.copy_(state["loss_sum"])
+        self.algorithm.load_state(state["algorithm"])
+        self.batches.generator.set_state(state["batches"])
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"], self.device)

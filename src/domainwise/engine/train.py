@@ -1,0 +1,90 @@
+"""The training loop."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from domainwise import files
+from domainwise.algorithms import Algorithm
+from domainwise.data import DATASETS, Environments
+from domainwise.engine.devices import pick_device
+from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.interrupt import Interruption
+from domainwise.engine.session import Session
+from domainwise.records import Record, RunFolder, Status
+from domainwise.runs import Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training left: its records, how it ended, and the trained algorithm (None if it had ended before)."""
+
+    run: Run
+    records: list[Record]
+    status: Status
+    folder: Path
+    algorithm: Algorithm | None
+
+
+class Interrupted(Exception):
+    """The training was asked to stop and has saved a checkpoint; calling it again continues."""
+
+
+def train(
+    run: Run,
+    out: Path | str = "runs",
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+    progress: Callable[[int], None] = lambda step: None,
+    checkpoint_seconds: float = 30.0,
+) -> Outcome:
+    """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
+
+    Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint and
+    raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
+    """
+    place = pick_device(device)
+    folder = RunFolder(files.writable_folder(Path(out)), run)
+    records, status = folder.read()
+    if status is not None and status.status != "failed":
+        return Outcome(run, records, status, folder.path, None)
+    data = environments or DATASETS.find(run.dataset).load(data_root)
+
+    with torch.random.fork_rng(), Interruption() as interruption:
+        session = Session(run, data, place)
+        checkpoint = folder.load_checkpoint()
+        if checkpoint is not None:
+            session.load_state(checkpoint)
+        folder.create()
+        records = folder.rewind(session.next_step - 1)
+        parts = parts_to_judge(run, data.to(place))
+        started, saved = time.monotonic() - session.seconds, time.monotonic()
+
+        status = Status(run.id, run.steps - 1, "done", "")
+        for step in range(session.next_step, run.steps):
+            session.step()
+            progress(step)
+            if run.evaluated_at(step):
+                if session.diverged():
+                    status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
+                    break
+                session.seconds = time.monotonic() - started
+                scores = judge(session.algorithm, session.environments, parts)
+                rows = [Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()]
+                folder.append(rows)
+                records += rows
+            if interruption.requested or (
+                run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds
+            ):
+                session.seconds = time.monotonic() - started
+                folder.save_checkpoint(session.state())
+                saved = time.monotonic()
+            if interruption.requested and step < run.steps - 1:
+                raise Interrupted(f"{run} stopped after step {step}")
+        folder.finish(status, session.algorithm.state_dict())
+    return Outcome(run, records, status, folder.path, session.algorithm)

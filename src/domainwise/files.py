@@ -1,0 +1,43 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from domainwise.errors import UserError
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file beside the target that is flushed to the disk and renamed into place if all goes well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Appends and flushes to the disk."""
+    with path.open("ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def writable_folder(path: Path) -> Path:
+    """Makes the folder if need be; a folder one cannot write to is the user's mistake, found before any work is done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to {path} ({error.strerror}): choose another folder with --out") from None
+    return path

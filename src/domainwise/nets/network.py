@@ -1,0 +1,77 @@
+"""A network is features and a classifier; a registered network is the feature part."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.errors import UserError
+from domainwise.registry import Registry
+
+FeatureNet = Callable[[tuple[int, ...]], nn.Module]
+NETWORKS: Registry[FeatureNet] = Registry("network")
+F = TypeVar("F", bound=FeatureNet)
+
+
+def network(name: str) -> Callable[[F], F]:
+    """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`."""
+
+    def register(features: F) -> F:
+        NETWORKS.add(name, features)
+        return features
+
+    return register
+
+
+class Network(nn.Module):
+    """x -> features(x) -> dropout -> classifier, in float32 or, with precision "bf16", under autocast.
+
+    `features` may be any module that maps [N, ...] to [N, feature_size]; outputs have the dtype of the input.
+    """
+
+    def __init__(
+        self,
+        features: nn.Module,
+        classes: int,
+        *,
+        feature_size: int | None = None,
+        dropout: float = 0.0,
+        precision: str = "fp32",
+    ) -> None:
+        super().__init__()
+        size = feature_size if feature_size is not None else getattr(features, "out_features", None)
+        if not isinstance(size, int):
+            raise UserError(f"network {type(features).__name__} has no out_features: say feature_size=")
+        self.feature_size, self.classes, self.precision = size, classes, precision
+        self.features = features
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(size, classes)
+
+    def _cast(self, x: Tensor) -> AbstractContextManager[object]:
+        return torch.autocast(x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Features [N, feature_size] of inputs [N, ...]."""
+        if x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with self._cast(x):
+            z: Tensor = self.dropout(self.features(x))
+        return z.to(x.dtype)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """Logits [N, classes] of features."""
+        with self._cast(z):
+            logits: Tensor = self.classifier(z)
+        return logits.to(z.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.represent(x))
+
+
+def build(
+    name: str, shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, precision: str = "fp32"
+) -> Network:
+    """The registered network `name` for inputs of this shape, with a fresh classifier."""
+    return Network(NETWORKS.find(name)(shape), classes, dropout=dropout, precision=precision)

@@ -1,0 +1,1 @@
+"""The rules of the game: seeds, splits, hyper-parameter spaces, model selection."""

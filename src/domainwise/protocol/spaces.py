@@ -1,0 +1,155 @@
+"""Hyper-parameters: what they default to, where a search looks for them, which values are legal.
+
+A parameter turns one uniform number into a value. The number depends on draw, trial and the parameter's *name* only,
+so adding a parameter never shifts another; draw 0 is the defaults.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from domainwise.errors import UserError, unknown
+from domainwise.protocol.seeds import uniform
+
+Value = float | int | str | bool | None
+HParams = dict[str, Value]
+Scale = Literal["small", "image"]
+"""MNIST-sized problems ("small") and 224-pixel photographs ("image") search in different ranges."""
+
+
+class Parameter(ABC):
+    """One hyper-parameter."""
+
+    default: Any
+
+    @abstractmethod
+    def at(self, u: float) -> Value:
+        """The value at quantile u in [0, 1) of the search distribution."""
+
+    @abstractmethod
+    def fault(self, value: Value) -> str | None:
+        """What is wrong with a value a user gave, or None."""
+
+
+def _number_fault(value: Value, minimum: float, maximum: float, whole: bool) -> str | None:
+    kind = "a whole number" if whole else "a number"
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and not isinstance(value, int)):
+        return f"must be {kind}"
+    if not math.isfinite(value):
+        return f"must be {kind}, and finite"
+    if value < minimum:
+        return f"must be at least {minimum:g}"
+    return f"must be at most {maximum:g}" if value > maximum else None
+
+
+@dataclass(frozen=True)
+class Uniform(Parameter):
+    """U(low, high)."""
+
+    low: float
+    high: float
+    default: float
+    minimum: float = 0.0
+    maximum: float = math.inf
+
+    def at(self, u: float) -> float:
+        return self.low + u * (self.high - self.low)
+
+    def fault(self, value: Value) -> str | None:
+        return _number_fault(value, self.minimum, self.maximum, whole=False)
+
+
+@dataclass(frozen=True)
+class LogUniform(Uniform):
+    """10^U(low, high)."""
+
+    def at(self, u: float) -> float:
+        return float(10.0 ** super().at(u))
+
+
+@dataclass(frozen=True)
+class LogInteger(Parameter):
+    """floor(base^U(low, high))."""
+
+    low: float
+    high: float
+    default: int
+    base: float = 10.0
+    minimum: int = 0
+
+    def at(self, u: float) -> int:
+        return math.floor(self.base ** (self.low + u * (self.high - self.low)))
+
+    def fault(self, value: Value) -> str | None:
+        return _number_fault(value, self.minimum, math.inf, whole=True)
+
+
+@dataclass(frozen=True)
+class Choice(Parameter):
+    """One of a few values, all equally likely."""
+
+    options: tuple[Value, ...]
+    default: Value
+
+    def at(self, u: float) -> Value:
+        return self.options[int(u * len(self.options))]
+
+    def fault(self, value: Value) -> str | None:
+        return None if value in self.options else f"must be one of {', '.join(map(str, self.options))}"
+
+
+@dataclass(frozen=True)
+class Fixed(Parameter):
+    """A setting that a search leaves at its default."""
+
+    default: Value
+    options: tuple[Value, ...] = ()
+    minimum: float = 0.0
+    whole: bool = False
+
+    def at(self, u: float) -> Value:  # noqa: ARG002 (the same for every draw)
+        return self.default
+
+    def fault(self, value: Value) -> str | None:
+        if self.options:
+            return Choice(self.options, self.default).fault(value)
+        if value == self.default:
+            return None
+        return _number_fault(value, self.minimum, math.inf, whole=self.whole)
+
+
+@dataclass(frozen=True)
+class ByScale:
+    """A parameter whose default and range depend on the scale of the problem."""
+
+    small: Parameter
+    image: Parameter
+
+
+Space = Mapping[str, Parameter | ByScale]
+
+
+def at_scale(space: Space, scale: Scale) -> dict[str, Parameter]:
+    """The space of one scale."""
+    return {name: getattr(p, scale) if isinstance(p, ByScale) else p for name, p in space.items()}
+
+
+def draw(space: Mapping[str, Parameter], draw: int, trial: int) -> HParams:
+    """The values of one draw of a search; draw 0 is the defaults. Trials of one draw number use different values."""
+    if draw == 0:
+        return {name: parameter.default for name, parameter in space.items()}
+    return {name: parameter.at(uniform("hparam", draw, trial, name)) for name, parameter in space.items()}
+
+
+def override(space: Mapping[str, Parameter], values: HParams, given: Mapping[str, Value], owner: str) -> HParams:
+    """The values with the user's own in place, each checked: unknown names and illegal values are the user's mistakes."""
+    result = dict(values)
+    for name, value in given.items():
+        if name not in space:
+            raise unknown(f"hyper-parameter of {owner}", name, space)
+        if (fault := space[name].fault(value)) is not None:
+            raise UserError(f"{owner}: hyper-parameter {name}={value!r} {fault}")
+        result[name] = float(value) if isinstance(space[name].default, float) and isinstance(value, int) else value
+    return result

@@ -1,0 +1,123 @@
+"""Records: one flat row per run, step, domain and split, appended to one JSON Lines file per run."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from domainwise import files
+from domainwise.errors import UserError
+from domainwise.runs import Run
+
+State = Literal["done", "diverged", "failed"]
+Split = Literal["in", "out"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How well a run did, after one step, on one split of one domain."""
+
+    run: str
+    step: int
+    domain: str
+    split: str
+    accuracy: float
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended; always the last line of its file."""
+
+    run: str
+    step: int
+    status: State
+    reason: str
+
+
+class RunFolder:
+    """All that is kept of one run: run.json, records.jsonl, and its checkpoint while it runs or model when it is done."""
+
+    def __init__(self, parent: Path, run: Run) -> None:
+        self.run = run
+        self.path = parent / run.id
+        self.records_file = self.path / "records.jsonl"
+        self.checkpoint_file = self.path / "checkpoint.pt"
+        self.model_file = self.path / "model.safetensors"
+
+    def create(self) -> None:
+        files.writable_folder(self.path)
+        description = json.dumps(self.run.describe(), indent=1, sort_keys=True)
+        with files.atomic(self.path / "run.json") as file:
+            file.write(description.encode())
+
+    def append(self, rows: Iterable[Record | Status]) -> None:
+        files.append(self.records_file, _lines(rows))
+
+    def read(self) -> tuple[list[Record], Status | None]:
+        """The records so far and how the run ended, if it has. A half-written last line is dropped."""
+        rows = read_rows(self.records_file) if self.records_file.exists() else []
+        records = [Record(**row) for row in rows if "status" not in row]
+        ends = [Status(**row) for row in rows if "status" in row]
+        return records, ends[-1] if ends else None
+
+    def rewind(self, step: int) -> list[Record]:
+        """Drops every record after `step` (and any status): a run continues from its checkpoint, not from its records."""
+        kept = [record for record in self.read()[0] if record.step <= step]
+        if self.records_file.exists() or kept:
+            with files.atomic(self.records_file) as file:
+                file.write(_lines(kept))
+        return kept
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        with files.atomic(self.checkpoint_file) as file:
+            torch.save(state, file)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The last checkpoint, read without executing code."""
+        if not self.checkpoint_file.exists():
+            return None
+        state: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
+        return state
+
+    def finish(self, status: Status, model: dict[str, Tensor]) -> None:
+        """Saves the model, then says how the run ended, then forgets the checkpoint."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}
+        with files.atomic(self.model_file) as file:
+            file.write(safetensors.torch.save(tensors))
+        self.append([status])
+        self.checkpoint_file.unlink(missing_ok=True)
+
+    def load_model(self) -> dict[str, Tensor]:
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)
+        return tensors
+
+
+def _lines(rows: Iterable[Record | Status]) -> bytes:
+    return "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines file. A last line cut short by a crash is dropped; damage anywhere else is an error."""
+    lines = path.read_bytes().split(b"\n")
+    complete, tail = lines[:-1], lines[-1]
+    rows = []
+    for number, line in enumerate(complete, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(complete) or tail:
+                raise UserError(f"{path}, line {number}: not JSON; restore the file or delete this run's folder") from None
+    return rows
+
+
+def stored_runs(parent: Path) -> Sequence[Run]:
+    """The runs whose folders lie in `parent`, in the order of their identities."""
+    descriptions = sorted(parent.glob("*/run.json"))
+    return [Run.from_description(json.loads(path.read_text())) for path in descriptions]

@@ -1,0 +1,115 @@
+"""A Run: the frozen description of one training, whose hash is its identity."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS
+from domainwise.engine.devices import PRECISIONS
+from domainwise.errors import UserError, unknown
+from domainwise.nets import NETWORKS
+from domainwise.protocol import spaces
+from domainwise.protocol.spaces import HParams, Value
+
+FORMAT = 1
+"""Raised when a Run's fields change meaning; part of its identity."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a training's result. Make one with `Run.plan`, which fills in defaults and checks."""
+
+    dataset: str
+    algorithm: str
+    train_domains: tuple[str, ...]
+    test_domains: tuple[str, ...]
+    hparams: HParams
+    network: str
+    steps: int
+    evaluate_every: int
+    draw: int = 0
+    trial: int = 0
+    seed: int = 0
+    precision: str = "fp32"
+    format: int = FORMAT
+
+    @classmethod
+    def plan(
+        cls,
+        dataset: str,
+        algorithm: str,
+        test_domains: Sequence[str | int],
+        *,
+        train_domains: Sequence[str | int] | None = None,
+        hparams: Mapping[str, Value] | None = None,
+        network: str | None = None,
+        steps: int | None = None,
+        evaluate_every: int | None = None,
+        draw: int = 0,
+        trial: int = 0,
+        seed: int = 0,
+        precision: str = "fp32",
+    ) -> "Run":
+        """A checked Run: domains by name or number, trained on all others unless said, defaults of dataset and algorithm."""
+        data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
+        test = tuple(data.domain(str(key)) for key in test_domains)
+        if train_domains is None:
+            train = tuple(domain for domain in data.domains if domain not in test)
+        else:
+            train = tuple(data.domain(str(key)) for key in train_domains)
+        if not test:
+            raise UserError(f"{dataset}: name at least one test domain of {', '.join(data.domains)}")
+        if both := set(train) & set(test):
+            raise UserError(f"{dataset}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+        if len(train) < method.needs_domains:
+            raise UserError(
+                f"{algorithm} needs at least {method.needs_domains} training domains; "
+                f"{len(train)} left of {dataset} when {', '.join(test)} is unseen"
+            )
+        if len(set(train)) < len(train) or len(set(test)) < len(test):
+            raise UserError(f"{dataset}: a domain is named twice in {', '.join((*train, *test))}")
+        space = spaces.at_scale(method.space, data.scale)
+        values = spaces.override(space, spaces.draw(space, draw, trial), hparams or {}, algorithm)
+        chosen = network or data.network
+        NETWORKS.find(chosen)
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        steps = data.steps if steps is None else steps
+        evaluate_every = data.evaluate_every if evaluate_every is None else evaluate_every
+        for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+            if number < 1:
+                raise UserError(f"{name} must be at least 1, not {number}")
+        return cls(
+            dataset, algorithm, train, test, values, chosen, steps, evaluate_every, draw, trial, seed, precision
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Run":
+        if description.get("format") != FORMAT:
+            raise UserError(f"a run of format {description.get('format')!r}; this version reads format {FORMAT}")
+        domains = {name: tuple(description[name]) for name in ("train_domains", "test_domains")}
+        return cls(**{**description, **domains})
+
+    @cached_property
+    def id(self) -> str:
+        """The identity: equal for equal descriptions, in any process, on any machine."""
+        text = json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def evaluated_at(self, step: int) -> bool:
+        """Whether the network is judged after this step: every `evaluate_every`th from the first, and the last."""
+        return step % self.evaluate_every == 0 or step == self.steps - 1
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains)}, trial {self.trial}"
