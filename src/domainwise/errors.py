@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake of the user's: one line that says what was wrong, where, and what to do. The command line exits with 2."""
+    """A mistake of the user's: one line that says what was wrong, where, and what to do. Commands exit with 2."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:

@@ -32,7 +32,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def writable_folder(path: Path) -> Path:
-    """Makes the folder if need be; a folder one cannot write to is the user's mistake, found before any work is done."""
+    """Makes the folder if need be; one that cannot be written to is the user's mistake, found before any work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".probe.{os.getpid()}"

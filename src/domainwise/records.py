@@ -42,7 +42,7 @@ class Status:
 
 
 class RunFolder:
-    """All that is kept of one run: run.json, records.jsonl, and its checkpoint while it runs or model when it is done."""
+    """All that is kept of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done."""
 
     def __init__(self, parent: Path, run: Run) -> None:
         self.run = run
@@ -68,7 +68,7 @@ class RunFolder:
         return records, ends[-1] if ends else None
 
     def rewind(self, step: int) -> list[Record]:
-        """Drops every record after `step` (and any status): a run continues from its checkpoint, not from its records."""
+        """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
         kept = [record for record in self.read()[0] if record.step <= step]
         if self.records_file.exists() or kept:
             with files.atomic(self.records_file) as file:
@@ -113,7 +113,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except ValueError:
             if number < len(complete) or tail:
-                raise UserError(f"{path}, line {number}: not JSON; restore the file or delete this run's folder") from None
+                raise UserError(
+                    f"{path}, line {number}: not JSON; restore the file or delete this run's folder"
+                ) from None
     return rows
 
 

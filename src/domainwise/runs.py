@@ -54,7 +54,7 @@ class Run:
         seed: int = 0,
         precision: str = "fp32",
     ) -> "Run":
-        """A checked Run: domains by name or number, trained on all others unless said, defaults of dataset and algorithm."""
+        """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm."""
         data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
         test = tuple(data.domain(str(key)) for key in test_domains)
         if train_domains is None:
@@ -83,9 +83,7 @@ class Run:
         for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
             if number < 1:
                 raise UserError(f"{name} must be at least 1, not {number}")
-        return cls(
-            dataset, algorithm, train, test, values, chosen, steps, evaluate_every, draw, trial, seed, precision
-        )
+        return cls(dataset, algorithm, train, test, values, chosen, steps, evaluate_every, draw, trial, seed, precision)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""

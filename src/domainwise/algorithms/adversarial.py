@@ -159,7 +159,7 @@ class DAT(Kept):
 
 @contextmanager
 def undisturbed(network: nn.Module) -> Iterator[None]:
-    """Within it, dropout is off and draws no random numbers, and BatchNorm uses the batch but does not learn from it."""
+    """Within it, dropout is off and draws no random numbers; BatchNorm uses the batch but does not learn from it."""
     dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
     norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for dropout in dropouts:

@@ -5,7 +5,6 @@ A batch is x [E, B, ...] and y [E, B]: B samples of each of E training domains. 
 happens between steps, in `schedule`, which fills buffers in place.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 
 from domainwise.errors import UserError
 from domainwise.nets import Network
-from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteger, LogUniform, Space
+from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteger, LogUniform, Parameter
 from domainwise.registry import Registry
 
 Batch = tuple[Tensor, Tensor]
@@ -35,11 +34,12 @@ class Problem:
 class Algorithm(nn.Module):
     """One decorated subclass per method; most define only `space` and `loss`."""
 
-    space: ClassVar[Space] = {
+    space: ClassVar[dict[str, Parameter | ByScale]] = {
         "lr": ByScale(small=LogUniform(-4.5, -2.5, default=1e-3), image=LogUniform(-5, -3.5, default=5e-5)),
         "weight_decay": ByScale(small=Fixed(0.0), image=LogUniform(-6, -2, default=0.0)),
         "batch_size": ByScale(
-            small=LogInteger(3, 9, default=64, base=2, minimum=1), image=LogInteger(3, 5.5, default=32, base=2, minimum=1)
+            small=LogInteger(3, 9, default=64, base=2, minimum=1),
+            image=LogInteger(3, 5.5, default=32, base=2, minimum=1),
         ),
         "dropout": ByScale(small=Fixed(0.0), image=Choice((0.0, 0.1, 0.5), default=0.0)),
     }
@@ -82,7 +82,7 @@ class Algorithm(nn.Module):
     def descend(self, loss: Tensor) -> None:
         optimizer = self.optimizers["network"]
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
     def logits(self, x: Tensor) -> Tensor:
@@ -127,5 +127,3 @@ def restart(optimizer: torch.optim.Optimizer) -> None:
     for state in optimizer.state.values():
         for moment in state.values():
             moment.zero_()
-
-

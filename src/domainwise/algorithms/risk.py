@@ -1,12 +1,11 @@
 """Risks: how the domains' average losses R_e are weighed against each other."""
 
+import torch
 from torch import Tensor, softmax
 
 from domainwise.algorithms.base import Algorithm, Problem, algorithm, cross_entropy, restart
 from domainwise.nets import Network
 from domainwise.protocol.spaces import ByScale, HParams, LogInteger, LogUniform
-
-import torch
 
 
 @algorithm
@@ -29,7 +28,7 @@ class ERM(Algorithm):
 
 
 class Penalised(ERM):
-    """mean_e R_e + weight * penalty, where weight is 1 for the first `anneal` steps and `penalty` after, when Adam restarts."""
+    """mean_e R_e + weight * penalty; weight is 1 for `anneal` steps, then `penalty`, and Adam restarts there."""
 
     space = ERM.space | {
         "penalty": LogUniform(-1, 5, default=100.0),
@@ -52,13 +51,14 @@ class Penalised(ERM):
 class IRM(Penalised):
     """One classifier optimal in every domain: mean_e [R_e + lambda |d/dw R_e(w f) at w=1|^2].
 
-    IRMv1 of Arjovsky et al. 2019, https://arxiv.org/abs/1907.02893. As in DomainBed the square is estimated without bias by
-    the product of the derivatives on the even and the odd half of the batch, so it can be negative.
+    IRMv1 of Arjovsky et al. 2019, https://arxiv.org/abs/1907.02893. As in DomainBed the square is estimated
+    without bias by the product of the derivatives on the even and the odd half of the batch, so it can be negative.
     """
 
     space = Penalised.space | {
         "batch_size": ByScale(
-            small=LogInteger(3, 9, default=64, base=2, minimum=2), image=LogInteger(3, 5.5, default=32, base=2, minimum=2)
+            small=LogInteger(3, 9, default=64, base=2, minimum=2),
+            image=LogInteger(3, 5.5, default=32, base=2, minimum=2),
         ),
     }
 

@@ -16,7 +16,7 @@ Loader = Callable[[Path], Environments]
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset: its domains and classes, and the network, steps and evaluation interval of its published protocol."""
+    """One dataset: domains, classes, and the network, steps and evaluation interval of its published protocol."""
 
     name: str
     summary: str

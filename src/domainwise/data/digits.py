@@ -48,9 +48,9 @@ def mnist(root: Path) -> Digits:
     missing = [name for name in MNIST_FILES if not _find(folder, name)]
     if missing:
         raise UserError(
-            f"MNIST not found: looked in {folder} for {', '.join(missing)} (plain or .gz); put the four public IDX files "
-            "there (e.g. from https://ossci-datasets.s3.amazonaws.com/mnist/) or name another folder with --data-root, "
-            "or use the 5,000 embedded digits by appending -embedded to the dataset's name"
+            f"MNIST not found: looked in {folder} for {', '.join(missing)} (plain or .gz); put the four public IDX "
+            "files there (e.g. from https://ossci-datasets.s3.amazonaws.com/mnist/), name another folder with "
+            "--data-root, or use the 5,000 embedded digits by appending -embedded to the dataset's name"
         )
     train_x, train_y, test_x, test_y = (_read_idx(_find(folder, name) or folder) for name in MNIST_FILES)
     if len(train_x) != len(train_y) or len(test_x) != len(test_y):

@@ -1,4 +1,4 @@
-"""Environments: named domains of images and labels, kept as one uint8 tensor from the first decoding to the last step."""
+"""Environments: named domains of images and labels, one uint8 tensor from the first decoding to the last step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Environments:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> "Environments":
-        """From {domain: (images [n, C, H, W] uint8, labels [n] from 0)}; by default the network sees values in [0, 1]."""
+        """From {domain: (uint8 images [n, C, H, W], labels [n] from 0)}; the network sees [0, 1] unless told."""
         if not domains:
             raise UserError(f"{name}: no domains given")
         images = {domain: _as_images(x, f"{name}/{domain}") for domain, (x, _) in domains.items()}
@@ -97,7 +97,7 @@ class Environments:
         return torch.arange(start, start + self.sizes[domain])
 
     def split(self, domain: str, trial: int, held_out: float = 0.2) -> dict[str, Tensor]:
-        """The domain's rows after a shuffle that belongs to (trial, domain): the first int(0.2 n) `out`, the rest `in`."""
+        """The domain's rows, shuffled as (trial, domain) demands: the first int(0.2 n) are `out`, the rest `in`."""
         rows = self.rows(domain)
         rows = rows[permutation(len(rows), "split", trial, domain)]
         cut = int(held_out * len(rows))

@@ -36,7 +36,7 @@ def deal(digits: Digits, name: str, domains: int) -> list[Digits]:
 
 
 def background(name: str) -> Tensor:
-    """A smooth, static, coloured background, float [3, 28, 28] in [0, 0.8]: 4x4 random colours, enlarged bicubically."""
+    """A smooth, static, coloured background, [3, 28, 28] in [0, 0.8]: 4x4 random colours, enlarged bicubically."""
     colours = torch.rand(1, 3, 4, 4, generator=generator("BackgroundDigits", "background", name))
     smooth = torch.nn.functional.interpolate(colours, size=(28, 28), mode="bicubic", align_corners=False)
     return 0.8 * smooth[0].clamp(0, 1)
@@ -44,7 +44,7 @@ def background(name: str) -> Tensor:
 
 @dataset(domains=SCENES, classes=DIGITS, shape=(3, 28, 28), network="small-cnn", steps=601, evaluate_every=100)
 def BackgroundDigits(root: Path) -> Environments:  # noqa: ARG001 (embedded)
-    """5,000 real digits, each pasted over its domain's own static coloured background (the paper's Section 4 in small)."""
+    """5,000 real digits, each over its domain's own static coloured background (the paper's Section 4 in small)."""
     arrays = {}
     for scene, part in zip(SCENES, deal(embedded_digits(), "BackgroundDigits", len(SCENES)), strict=True):
         ink = part.images[:, None] / 255
@@ -53,7 +53,7 @@ def BackgroundDigits(root: Path) -> Environments:  # noqa: ARG001 (embedded)
 
 
 def from_mnist(**facts: Any) -> Callable[[Build], Build]:
-    """Registers a dataset made of MNIST's 70,000 digits and, as NAME-embedded, the same made of the 5,000 embedded ones."""
+    """Registers a dataset made of MNIST's 70,000 digits and, as NAME-embedded, the same of the 5,000 embedded ones."""
 
     def register(build: Build) -> Build:
         name, summary = build.__name__, first_line(build)
@@ -61,7 +61,7 @@ def from_mnist(**facts: Any) -> Callable[[Build], Build]:
         note = "From the 5,000 embedded digits: for quick work, never for published tables."
         DATASETS.add(name, Dataset(name, summary, loader=lambda root: build(mnist(root), name), **facts))
         DATASETS.add(
-            small, Dataset(small, f"{summary} {note}", loader=lambda root: build(embedded_digits(), small), **facts)
+            small, Dataset(small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), **facts)
         )
         return build
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question the training loop asks between steps, instead of an exception in the middle of one."""
+"""Ctrl-C and SIGTERM as a question the training loop asks between steps, not an exception in the middle of one."""
 
 import signal
 import threading
@@ -27,5 +27,7 @@ class Interruption:
         while self._previous:
             signal.signal(*self._previous.popitem())
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._restore()

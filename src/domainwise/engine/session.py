@@ -16,15 +16,16 @@ from domainwise.runs import Run
 class Session:
     """The algorithm, its batches and its random streams.
 
-    Initial weights, batches and noise are separate streams that depend on the dataset, the domains, draw, trial and seed,
-    not on the algorithm: two algorithms of one trial start alike and see the same batches, so they compare in pairs.
+    Initial weights, batches and noise are separate streams that depend on the dataset, the domains, draw, trial and
+    seed, not on the algorithm: two algorithms of one trial start alike and see the same batches, and compare in pairs.
     """
 
     def __init__(self, run: Run, environments: Environments, device: torch.device) -> None:
         check_precision(run.precision, device)
         self.run, self.device = run, device
         self.environments = environments.to(device)
-        keys = (run.dataset, *run.train_domains, "unseen", *run.test_domains, run.draw, run.trial, run.seed)
+        domains = (*run.train_domains, "unseen", *run.test_domains)
+        keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
         torch.manual_seed(seeds.seed("weights", *keys))
         self.algorithm = self._algorithm(seeds.generator("noise", *keys, device=device))
         rows = [environments.split(domain, run.trial)["in"] for domain in run.train_domains]
@@ -42,7 +43,8 @@ class Session:
             len(environments.classes),
             dropout=float(run.hparams["dropout"] or 0),
             precision=run.precision,
-        ).to(self.device, memory_format=torch.channels_last)
+        )
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         problem = Problem(
             len(run.train_domains), len(environments.classes), environments.shape, environments.low, environments.high
         )

@@ -40,13 +40,13 @@ def train(
     device: str = "auto",
     data_root: Path | None = None,
     environments: Environments | None = None,
-    progress: Callable[[int], None] = lambda step: None,
+    progress: Callable[[int], None] = lambda _: None,
     checkpoint_seconds: float = 30.0,
 ) -> Outcome:
     """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
 
-    Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint and
-    raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
+    Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
+    and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
     """
     place = pick_device(device)
     folder = RunFolder(files.writable_folder(Path(out)), run)
@@ -75,12 +75,12 @@ def train(
                     break
                 session.seconds = time.monotonic() - started
                 scores = judge(session.algorithm, session.environments, parts)
-                rows = [Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()]
+                rows = [
+                    Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
+                ]
                 folder.append(rows)
                 records += rows
-            if interruption.requested or (
-                run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds
-            ):
+            if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
                 session.seconds = time.monotonic() - started
                 folder.save_checkpoint(session.state())
                 saved = time.monotonic()

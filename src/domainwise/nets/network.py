@@ -70,8 +70,6 @@ class Network(nn.Module):
         return self.classify(self.represent(x))
 
 
-def build(
-    name: str, shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, precision: str = "fp32"
-) -> Network:
+def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, precision: str = "fp32") -> Network:
     """The registered network `name` for inputs of this shape, with a fresh classifier."""
     return Network(NETWORKS.find(name)(shape), classes, dropout=dropout, precision=precision)

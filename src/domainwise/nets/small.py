@@ -29,7 +29,7 @@ class MNISTConvNet(nn.Module):
 
 @network("small-cnn")
 class SmallConvNet(nn.Sequential):
-    """Three 3x3 convolutions of stride 2 with 16, 32 and 32 channels and ReLU, flattened: trains in seconds on a CPU."""
+    """Three 3x3 convolutions of stride 2 with 16, 32, 32 channels and ReLU, flattened: trains in seconds on a CPU."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         channels, height, width = shape

@@ -144,7 +144,7 @@ def draw(space: Mapping[str, Parameter], draw: int, trial: int) -> HParams:
 
 
 def override(space: Mapping[str, Parameter], values: HParams, given: Mapping[str, Value], owner: str) -> HParams:
-    """The values with the user's own in place, each checked: unknown names and illegal values are the user's mistakes."""
+    """The values with the user's own in place, each checked: unknown names and illegal values are user errors."""
     result = dict(values)
     for name, value in given.items():
         if name not in space:

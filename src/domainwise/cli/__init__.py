@@ -1,0 +1,31 @@
+"""The command line: `domainwise COMMAND`. A user's mistake is one line on standard error and exit status 2."""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.markup import escape
+
+from domainwise.cli import demo, listing, train
+from domainwise.cli.common import errors_console
+from domainwise.errors import UserError
+
+app = typer.Typer(
+    name="domainwise",
+    help="Train and judge models that must work on domains they have never seen.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=demo.EXAMPLES)(demo.demo)
+app.command(epilog=train.EXAMPLES)(train.train)
+app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    try:
+        app(arguments)
+    except UserError as error:
+        errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)

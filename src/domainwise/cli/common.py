@@ -1,0 +1,43 @@
+"""What the commands share: consoles, options, and reading NAME=VALUE."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from domainwise.errors import UserError
+from domainwise.protocol.spaces import Value
+
+console = Console()
+"""Results go here."""
+errors_console = Console(stderr=True)
+"""Progress and errors go here, so that standard output is clean for scripts."""
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
+
+
+def print_json(value: Any) -> None:
+    console.file.write(json.dumps(value, indent=1) + "\n")
+
+
+def parse_hparams(pairs: Sequence[str]) -> dict[str, Value]:
+    """["eps=2", "norm=linf"] -> {"eps": 2, "norm": "linf"}."""
+    values: dict[str, Value] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"--hparam {pair!r}: write NAME=VALUE, e.g. --hparam eps=2")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if isinstance(value, (list, dict)):
+            raise UserError(f"--hparam {pair!r}: the value must be a number or a word")
+        values[name] = value
+    return values

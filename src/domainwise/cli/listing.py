@@ -1,0 +1,29 @@
+"""`domainwise list`."""
+
+from rich.table import Table
+
+from domainwise.cli.common import Json, console, print_json
+
+EXAMPLES = "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list --json[/]"
+
+
+def list_everything(as_json: Json = False) -> None:
+    """Show every algorithm, dataset and network, one line each."""
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.data import DATASETS
+    from domainwise.nets import NETWORKS
+    from domainwise.registry import first_line
+
+    things = {
+        "algorithms": {name: first_line(method) for name, method in ALGORITHMS.items()},
+        "datasets": {name: f"{data.summary} Domains: {', '.join(data.domains)}." for name, data in DATASETS.items()},
+        "networks": {name: first_line(features) for name, features in NETWORKS.items()},
+    }
+    if as_json:
+        print_json(things)
+        return
+    for kind, entries in things.items():
+        table = Table(title=kind, title_justify="left", show_header=False, box=None, title_style="bold")
+        for name, summary in entries.items():
+            table.add_row(f"[bold]{name}[/]", summary.replace("[", r"\["))
+        console.print(table, "")

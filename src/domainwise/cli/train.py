@@ -1,0 +1,88 @@
+"""`domainwise train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from domainwise.cli.common import DataRoot, Device, Json, Seed, console, errors_console, parse_hparams, print_json
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise train --dataset BackgroundDigits --algorithm DAT --test-domain 0 --hparam eps=2[/]"
+    "   ·   [bold]domainwise train --dataset ColoredMNIST --test-domain -90% --algorithm IRM --data-root ~/data[/]"
+)
+
+
+def train(
+    dataset: Annotated[str, typer.Option(help="See: domainwise list.")] = "BackgroundDigits",
+    algorithm: Annotated[str, typer.Option(help="See: domainwise list.")] = "DAT",
+    test_domain: Annotated[list[str], typer.Option(help="Unseen domain, name or number; repeat for several.")] = ["0"],  # noqa: B006
+    train_domain: Annotated[list[str] | None, typer.Option(help="Training domain [default: all others].")] = None,
+    hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
+    network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Steps between evaluations [default: the dataset's].")
+    ] = None,
+    draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
+    trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    out: Annotated[Path, typer.Option(help="Folder for this and other runs.")] = Path("runs/train"),
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
+    from domainwise.engine.train import Interrupted
+    from domainwise.engine.train import train as train_run
+    from domainwise.runs import Run
+
+    run = Run.plan(
+        dataset,
+        algorithm,
+        test_domain,
+        train_domains=train_domain,
+        hparams=parse_hparams(hparam or []),
+        network=network,
+        steps=steps,
+        evaluate_every=evaluate_every,
+        draw=draw,
+        trial=trial,
+        seed=seed,
+        precision=precision,
+    )
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
+    try:
+        with Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True) as bar:
+            task = bar.add_task(str(run), total=run.steps)
+            outcome = train_run(
+                run, out, device=device, data_root=data_root, progress=lambda step: bar.update(task, completed=step + 1)
+            )
+    except Interrupted as stop:
+        errors_console.print(f"{stop}; the same command continues from there")
+        raise typer.Exit(130) from None
+    last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
+    if as_json:
+        final = [{"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in last]
+        summary = {
+            "run": run.describe(),
+            "id": run.id,
+            "status": outcome.status.status,
+            "reason": outcome.status.reason,
+        }
+        print_json(summary | {"folder": str(outcome.folder), "final": final})
+    else:
+        table = Table(title=str(run), caption=f"after step {last[-1].step}" if last else None)
+        for heading in ("domain", "split", "accuracy", "loss"):
+            table.add_column(heading, justify="left" if heading in ("domain", "split") else "right")
+        for r in last:
+            seen = "unseen" if r.domain in run.test_domains else "trained on"
+            table.add_row(f"{r.domain} ({seen})", r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
+        console.print(table)
+        console.print(f"Records and model: {outcome.folder}")
+    if outcome.status.status != "done":
+        errors_console.print(f"{run} {outcome.status.status}: {outcome.status.reason}")
+        raise typer.Exit(1)

@@ -1,0 +1,71 @@
+"""Pictures: what the domains look like, and what an algorithm adds to them."""
+
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from domainwise import files
+from domainwise.data import Environments
+
+
+def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
+    """One row of images per domain: one of each class where there are enough."""
+    rows = []
+    for domain in environments.domains:
+        members = environments.rows(domain)
+        labels = environments.labels[members]
+        picks = [
+            members[labels == c % len(environments.classes)][c // len(environments.classes)] for c in range(columns)
+        ]
+        rows.append(environments.images[torch.stack(picks)])
+    figure, axes = _grid(len(rows), columns)
+    for domain, row, line in zip(environments.domains, rows, axes, strict=True):
+        for image, axis in zip(row, line, strict=True):
+            axis.imshow(_displayable(image / 255))
+        line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
+    figure.suptitle(f"{environments.name}: the same classes in every domain")
+    _save(figure, path)
+
+
+def perturbations(environments: Environments, train_domains: tuple[str, ...], delta: Tensor, path: Path) -> None:
+    """Per training domain: its mean image, the perturbation learned for it (scaled to full range), and their sum."""
+    figure, axes = _grid(len(train_domains), 3, size=1.5)
+    shared = delta.expand(len(train_domains), *delta.shape[1:])[:, 0]
+    for domain, d, line in zip(train_domains, shared, axes, strict=True):
+        centre = environments.images[environments.rows(domain)].float().mean(0) / 255
+        scale = d.abs().max().clamp_min(1e-12)
+        pictures = (centre, 0.5 + d / (2 * scale), (centre + d * environments.std).clamp(0, 1))
+        titles = ("mean image", f"perturbation, |.|₂ = {float(d.norm()):.2f}", "sum")
+        for picture, title, axis in zip(pictures, titles, line, strict=True):
+            axis.imshow(_displayable(picture))
+            axis.set_title(title, fontsize=8)
+        line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
+    figure.suptitle(f"{environments.name}: one perturbation per training domain")
+    _save(figure, path)
+
+
+def _grid(rows: int, columns: int, size: float = 1.0) -> tuple[Figure, list[list[Axes]]]:
+    figure = Figure(figsize=(size * columns + 1.2, 1.05 * size * rows + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    return figure, axes.tolist()
+
+
+def _displayable(image: Tensor) -> Tensor:
+    """[C, H, W] in [0, 1] as something imshow can draw: one, two (as red and green) or three channels."""
+    if image.shape[0] == 1:
+        image = image.expand(3, -1, -1)
+    elif image.shape[0] == 2:
+        image = torch.cat([image, torch.zeros_like(image[:1])])
+    return image.permute(1, 2, 0)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with files.atomic(path) as file:
+        figure.savefig(file, format="png", dpi=150)

@@ -1,0 +1,1 @@
+"""Many runs: planned, then executed side by side."""
