@@ -32,11 +32,11 @@ def make(
     method = ALGORITHMS.find(name)
     space = spaces.at_scale(method.space, "small")
     values = spaces.override(space, spaces.draw(space, 0, 0), {"batch_size": 4, **hparams}, name)
-    torch.manual_seed(1)
     network = (net if net is not None else Network(features(), CLASSES)).to(dtype)
+    torch.manual_seed(1)
     low, high = torch.zeros(SHAPE[0], 1, 1, dtype=dtype), torch.ones(SHAPE[0], 1, 1, dtype=dtype)
-    problem = Problem(domains, CLASSES, SHAPE, low, high)
-    return method(network, problem, values, torch.Generator().manual_seed(2)).to(dtype)
+    problem = Problem((50,) * domains, CLASSES, SHAPE, low, high)
+    return method(network, problem, values, torch.Generator().manual_seed(2))
 
 
 def batches(
@@ -56,9 +56,18 @@ def batches(
 def advance(algorithm: Algorithm, data: list[tuple[Tensor, Tensor]], first: int = 0) -> list[Tensor]:
     losses = []
     for number, (x, y) in enumerate(data, first):
-        algorithm.schedule(number)
+        algorithm.schedule(number, lambda: data[0])
         losses.append(algorithm.step(x, y))
     return losses
+
+
+def risk(algorithm: Algorithm, x: Tensor, y: Tensor) -> float:
+    """The mean cross-entropy of the algorithm's own predictions on a batch."""
+    algorithm.eval()
+    with torch.no_grad():
+        logits = torch.stack([algorithm.predict(x[e], e) for e in range(len(x))])
+    algorithm.train()
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()))
 
 
 def weights(algorithm: Algorithm) -> Tensor:

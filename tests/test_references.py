@@ -1,7 +1,7 @@
 """Each algorithm against an independent straight-line version in float64, written here from its equations.
 
-The references share nothing with the code under test but the initial weights and starts: one loop per domain, gradients of
-scalars by autograd where the method defines them so, Adam by hand.
+The references share nothing with the code under test but the initial weights and starts: one loop per domain, gradients
+of scalars by autograd where the method defines them so, Adam by hand.
 """
 
 import copy

@@ -1,10 +1,11 @@
 """What every algorithm is: what one step minimises, and the space of its hyper-parameters.
 
 A batch is x [E, B, ...] and y [E, B]: B samples of each of E training domains. A step never waits for the device (no
-`.item()`, no `if` on a tensor, no new constants), so that the engine may capture it whole; what changes over time
-happens between steps, in `schedule`, which fills buffers in place.
+`.item()`, no `if` on a tensor, no new constants) and has fixed shapes, so that the engine may capture it whole; what
+changes over time happens between steps, in `schedule`, which fills buffers in place or chooses the next step's phase.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -18,82 +19,134 @@ from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteg
 from domainwise.registry import Registry
 
 Batch = tuple[Tensor, Tensor]
+Draw = Callable[[], Batch]
+
+LR = ByScale(small=LogUniform(-4.5, -2.5, default=1e-3), image=LogUniform(-5, -3.5, default=5e-5))
+WEIGHT_DECAY = ByScale(small=Fixed(0.0), image=LogUniform(-6, -2, default=0.0))
+
+
+def batch_size(minimum: int) -> ByScale:
+    """Images per domain and step."""
+    return ByScale(
+        small=LogInteger(3, 9, default=64, base=2, minimum=minimum),
+        image=LogInteger(3, 5.5, default=32, base=2, minimum=minimum),
+    )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm may know of the data: training domains, classes, input shape, legal range of the input."""
+    """What an algorithm may know of the data."""
 
-    domains: int
+    sizes: tuple[int, ...]  # images of each training domain
     classes: int
-    shape: tuple[int, ...]
-    low: Tensor
+    shape: tuple[int, ...]  # of one input
+    low: Tensor  # legal range of the input, per channel; also says the device and dtype of everything
     high: Tensor
+
+    @property
+    def domains(self) -> int:
+        return len(self.sizes)
 
 
 class Algorithm(nn.Module):
-    """One decorated subclass per method; most define only `space` and `loss`."""
+    """One decorated subclass per method; most define only `space` and `loss`, some `setup` for buffers and parts."""
 
     space: ClassVar[dict[str, Parameter | ByScale]] = {
-        "lr": ByScale(small=LogUniform(-4.5, -2.5, default=1e-3), image=LogUniform(-5, -3.5, default=5e-5)),
-        "weight_decay": ByScale(small=Fixed(0.0), image=LogUniform(-6, -2, default=0.0)),
-        "batch_size": ByScale(
-            small=LogInteger(3, 9, default=64, base=2, minimum=1),
-            image=LogInteger(3, 5.5, default=32, base=2, minimum=1),
-        ),
+        "lr": LR,
+        "weight_decay": WEIGHT_DECAY,
+        "batch_size": batch_size(minimum=1),
         "dropout": ByScale(small=Fixed(0.0), image=Choice((0.0, 0.1, 0.5), default=0.0)),
     }
     needs_domains: ClassVar[int] = 1
+    needs_features: ClassVar[bool] = False
+    predicts_in_groups: ClassVar[bool] = False
+    """Whether a prediction depends on its batch; then it is judged in batches of one domain and of the training size."""
     passes: ClassVar[float] = 1.0
     """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
 
-    def __init__(self, network: Network, problem: Problem, hparams: HParams, noise: torch.Generator) -> None:
+    def __init__(self, network: nn.Module, problem: Problem, hparams: HParams, noise: torch.Generator) -> None:
         super().__init__()
+        name = type(self).__name__
         if problem.domains < self.needs_domains:
-            name = type(self).__name__
             raise UserError(f"{name} needs at least {self.needs_domains} training domains, got {problem.domains}")
-        self.network, self.problem, self.noise = network, problem, noise
+        if self.needs_features and not isinstance(network, Network):
+            kind = type(network).__name__
+            raise UserError(
+                f"{name} needs a network with separable features: wrap {kind} as Network(features, classes)"
+            )
+        self.network: Any = network
+        self.problem, self.noise = problem, noise
         self.hparams: dict[str, Any] = dict(hparams)
-        self.optimizers = {"network": self.adam(network.parameters())}
+        self.phase = "train"
+        self.setup()
+        self.to(problem.low.device, problem.low.dtype)
+        self.optimizers = self.make_optimizers()
 
-    def adam(self, parameters: Any) -> torch.optim.Adam:
-        parameters = list(parameters)
-        capturable = bool(parameters) and parameters[0].is_cuda
+    def setup(self) -> None:
+        """Buffers and further parts."""
+
+    def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"network": self.adam(self.parameters())}
+
+    def adam(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: str = "lr",
+        weight_decay: str = "weight_decay",
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> torch.optim.Adam:
+        """Adam with the hyper-parameters of these names."""
         return torch.optim.Adam(
             parameters,
-            lr=self.hparams["lr"],
-            weight_decay=self.hparams["weight_decay"],
+            lr=self.hparams[lr],
+            weight_decay=self.hparams[weight_decay],
+            betas=betas,
             fused=True,
-            capturable=capturable,
+            capturable=self.problem.low.is_cuda,
         )
 
-    def schedule(self, step: int) -> None:
-        """What happens before step number `step` (from 0), outside the step: fill buffers, restart an optimiser."""
+    def schedule(self, step: int, draw: Draw) -> None:
+        """What happens before step number `step` (from 0), outside the step; `draw` gives fresh batches."""
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One update; returns the loss it descended."""
-        loss = self.loss(x, y)
-        self.descend(loss)
-        return loss.detach()
+        return self.descend(self.loss(x, y), "network")
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} defines neither loss nor step")
 
-    def descend(self, loss: Tensor) -> None:
-        optimizer = self.optimizers["network"]
-        optimizer.zero_grad()
+    def descend(self, loss: Tensor, *names: str) -> Tensor:
+        """One step of the named optimisers down a loss, which is returned detached."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        for name in names:
+            self.optimizers[name].step()
+        return loss.detach()
 
     def logits(self, x: Tensor) -> Tensor:
         """[E, B, classes]."""
-        logits: Tensor = self.network(x.flatten(0, 1))
-        return logits.unflatten(0, x.shape[:2])
+        return self.network(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
-    def predict(self, x: Tensor) -> Tensor:
-        """Logits [N, classes] of inputs [N, ...] from any domain, seen or not."""
-        logits: Tensor = self.network(x)
-        return logits
+    def represent(self, x: Tensor) -> Tensor:
+        """Features [E, B, F]."""
+        return self.network.represent(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    def classify(self, z: Tensor) -> Tensor:
+        """Logits [E, B, classes] of features [E, B, F]."""
+        return self.network.classify(z)
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Per-sample losses [E, B]."""
+        return cross_entropy(self.logits(x), y)
+
+    def risks(self, x: Tensor, y: Tensor) -> Tensor:
+        """R_e, the domains' average losses [E]."""
+        return self.losses(x, y).mean(1)
+
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (for those that depend on it)
+        """Logits [N, classes] of inputs [N, ...] of one domain: a training domain by its number, or an unseen one."""
+        return self.network(x)
 
     def state(self) -> dict[str, Any]:
         """Everything a later step depends on."""
@@ -105,6 +158,15 @@ class Algorithm(nn.Module):
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.noise.set_state(state["noise"])
+
+    def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Uniform numbers from the algorithm's own stream."""
+        low = self.problem.low
+        return torch.rand(shape, generator=self.noise, device=low.device, dtype=dtype or low.dtype)
+
+    def shuffle(self, n: int) -> Tensor:
+        """A random order of n things, from the algorithm's own stream."""
+        return self.random(n, dtype=torch.float64).argsort()
 
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")

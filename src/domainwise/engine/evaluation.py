@@ -1,6 +1,6 @@
 """Judging: accuracy and loss on splits of domains, in large batches, one synchronisation for all of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,16 +26,26 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
 
 @torch.no_grad()
 def judge(
-    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], batch_size: int = 500
+    algorithm: Algorithm,
+    environments: Environments,
+    parts: Mapping[Part, Tensor],
+    train_domains: Sequence[str],
+    batch_size: int = 500,
 ) -> dict[Part, tuple[float, float]]:
-    """(accuracy, mean loss) on each part, in eval mode."""
+    """(accuracy, mean loss) on each part, in eval mode.
+
+    An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
+    """
+    if algorithm.predicts_in_groups:
+        batch_size = algorithm.hparams["batch_size"]
     algorithm.eval()
     totals = []
-    for rows in parts.values():
+    for (domain, _), rows in parts.items():
+        number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
         for chunk in rows.split(batch_size):
             x, y = environments.normalise(environments.images[chunk]), environments.labels[chunk]
-            logits = algorithm.predict(x)
+            logits = algorithm.predict(x, number)
             correct = (logits.argmax(1) == y).sum()
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
         totals.append(total / len(rows))

@@ -26,33 +26,26 @@ class Session:
         self.environments = environments.to(device)
         domains = (*run.train_domains, "unseen", *run.test_domains)
         keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
-        torch.manual_seed(seeds.seed("weights", *keys))
-        self.algorithm = self._algorithm(seeds.generator("noise", *keys, device=device))
         rows = [environments.split(domain, run.trial)["in"] for domain in run.train_domains]
+        torch.manual_seed(seeds.seed("weights", *keys))
+        self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
         stream = seeds.generator("batches", *keys, device=device)
         self.batches = Batches(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream)
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
         self.seconds = 0.0
 
-    def _algorithm(self, noise: torch.Generator) -> Algorithm:
-        run, environments = self.run, self.environments
-        network = build(
-            run.network,
-            environments.shape,
-            len(environments.classes),
-            dropout=float(run.hparams["dropout"] or 0),
-            precision=run.precision,
-        )
+    def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
+        run, data = self.run, self.environments
+        dropout = float(run.hparams["dropout"] or 0)
+        network = build(run.network, data.shape, len(data.classes), dropout=dropout, precision=run.precision)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        problem = Problem(
-            len(run.train_domains), len(environments.classes), environments.shape, environments.low, environments.high
-        )
-        return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise).to(self.device)
+        problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
+        return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise)
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
-        self.algorithm.schedule(self.next_step)
+        self.algorithm.schedule(self.next_step, self.batches.draw)
         self.loss_sum += self.algorithm.step(*self.batches.draw())
         self.next_step += 1
 

@@ -74,7 +74,7 @@ def train(
                     status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
                     break
                 session.seconds = time.monotonic() - started
-                scores = judge(session.algorithm, session.environments, parts)
+                scores = judge(session.algorithm, session.environments, parts, run.train_domains)
                 rows = [
                     Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
                 ]

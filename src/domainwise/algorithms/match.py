@@ -1,0 +1,201 @@
+"""Matching: the domains' features should be distributed alike."""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.algorithms.base import LR, Draw, algorithm, batch_size, cross_entropy
+from domainwise.algorithms.risk import ERM
+from domainwise.nets.mlp import perceptron
+from domainwise.protocol.spaces import Choice, LogInteger, LogUniform
+
+
+class Matching(ERM):
+    """mean_e R_e + gamma * (mean over pairs of domains of a distance between their features)."""
+
+    needs_domains = 2
+    needs_features = True
+    space = ERM.space | {"gamma": LogUniform(-1, 1, default=1.0), "batch_size": batch_size(minimum=2)}
+
+    left: Tensor
+    right: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        pairs = torch.tensor(list(combinations(range(self.problem.domains), 2)))
+        self.register_buffer("left", pairs[:, 0], persistent=False)
+        self.register_buffer("right", pairs[:, 1], persistent=False)
+
+    def distances(self, z: Tensor) -> Tensor:
+        """One distance per pair of domains, from features [E, B, F]."""
+        raise NotImplementedError
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.represent(x)
+        risk = cross_entropy(self.classify(z), y).mean()
+        return risk + self.hparams["gamma"] * self.distances(z).mean()
+
+
+@algorithm
+class CORAL(Matching):
+    """Equal first and second moments: mean_e R_e + gamma mean_(i<j) [msd(mean_i, mean_j) + msd(cov_i, cov_j)].
+
+    Paper: Sun & Saenko 2016, https://arxiv.org/abs/1607.01719.
+    Note: msd is the mean of squared differences over entries; the means are DomainBed's addition to the covariances.
+    Try it: first among the alternatives to ERM when domains differ in style (diversity shift).
+    """
+
+    def distances(self, z: Tensor) -> Tensor:
+        means = z.mean(1, keepdim=True)
+        centred = z - means
+        covariances = centred.mT @ centred / (z.shape[1] - 1)
+        gaps = [(m[self.left] - m[self.right]).square().mean((1, 2)) for m in (means, covariances)]
+        return gaps[0] + gaps[1]
+
+
+@algorithm
+class MMD(Matching):
+    """Equal distributions: mean_e R_e + gamma mean_(i<j) |mu_i - mu_j|^2, mu embedded by seven Gaussian kernels.
+
+    Paper: Li et al. 2018, https://openaccess.thecvf.com/content_cvpr_2018/html/Li_Domain_Generalization_With_CVPR_2018_paper.html.
+    Note: the penalty alone, without that paper's adversarial autoencoder, as in DomainBed.
+    Try it: like CORAL, when more than means and covariances differ.
+    """
+
+    widths = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
+
+    def distances(self, z: Tensor) -> Tensor:
+        flat = z.flatten(0, 1)
+        lengths = flat.square().sum(1)
+        squares = (lengths[:, None] + lengths[None] - 2 * flat @ flat.T).clamp_min(1e-30)
+        kernel = torch.stack([torch.exp(-width * squares) for width in self.widths]).sum(0)
+        means = kernel.unflatten(1, z.shape[:2]).mean(2).unflatten(0, z.shape[:2]).mean(1)
+        return means.diagonal()[self.left] + means.diagonal()[self.right] - 2 * means[self.left, self.right]
+
+
+@algorithm
+class DANN(ERM):
+    """Features a discriminator cannot place: min_f max_d mean_e R_e(f) - lambda CE(d(z), e).
+
+    Paper: Ganin et al. 2016, https://arxiv.org/abs/1505.07818.
+    Note: as in DomainBed an iteration moves either the discriminator (`d_steps` in a row) or the network, not both; the
+    gradient penalty belongs to the discriminator; `lr` and `weight_decay` are the network's.
+    Try it: when the label distribution is the same in all domains.
+    """
+
+    needs_domains = 2
+    needs_features = True
+    conditional = False
+    space = ERM.space | {
+        "lambda": LogUniform(-2, 2, default=1.0),
+        "lr_d": LR,
+        "weight_decay_d": LogUniform(-6, -2, default=0.0),
+        "d_steps": LogInteger(0, 3, default=1, base=2, minimum=1),
+        "gradient_penalty": LogUniform(-2, 1, default=0.0),
+        "beta1": Choice((0.0, 0.5), default=0.5),
+        "mlp_width": LogInteger(6, 10, default=256, base=2, minimum=1),
+        "mlp_depth": Choice((3, 4, 5), default=3),
+        "mlp_dropout": Choice((0.0, 0.1, 0.5), default=0.0),
+    }
+
+    places: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        hp, size = self.hparams, self.network.feature_size
+        widths = [size, *[hp["mlp_width"]] * (hp["mlp_depth"] - 1), self.problem.domains]
+        self.discriminator = perceptron(widths, hp["mlp_dropout"])
+        self.embedding = nn.Embedding(self.problem.classes, size) if self.conditional else None
+        self.register_buffer("places", torch.arange(self.problem.domains).view(-1, 1), persistent=False)
+
+    def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        betas = (self.hparams["beta1"], 0.9)
+        critic = [*self.discriminator.parameters(), *(self.embedding.parameters() if self.embedding else ())]
+        return {
+            "network": self.adam(self.network.parameters(), betas=betas),
+            "discriminator": self.adam(critic, lr="lr_d", weight_decay="weight_decay_d", betas=betas),
+        }
+
+    def schedule(self, step: int, draw: Draw) -> None:
+        super().schedule(step, draw)
+        turn = (step + 1) % (1 + self.hparams["d_steps"])
+        self.phase = "discriminator" if turn < self.hparams["d_steps"] else "network"
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.phase == "discriminator":
+            with torch.no_grad():
+                z = self.represent(x)
+            penalised = self.hparams["gradient_penalty"] > 0
+            return self.descend(self.placing_loss(z, y, penalised), "discriminator")
+        z = self.represent(x)
+        risk = cross_entropy(self.classify(z), y).mean()
+        return self.descend(risk - self.hparams["lambda"] * self.placing_loss(z, y), "network")
+
+    def placing_loss(self, z: Tensor, y: Tensor, penalised: bool = False) -> Tensor:
+        """How badly the discriminator tells which domain features come from."""
+        shown = z if self.embedding is None else z + self.embedding(y)
+        if penalised and not shown.requires_grad:
+            shown.requires_grad_()
+        losses = cross_entropy(self.discriminator(shown), self.places.expand(y.shape))
+        loss = (self.sample_weights(y) * losses).sum()
+        if not penalised:
+            return loss
+        (gradient,) = torch.autograd.grad(losses.sum(), shown, create_graph=True)
+        return loss + self.hparams["gradient_penalty"] * gradient.square().sum(-1).mean()
+
+    def sample_weights(self, y: Tensor) -> Tensor:
+        return torch.full_like(y, 1 / y.numel(), dtype=self.problem.low.dtype)
+
+
+@algorithm
+class CDANN(DANN):
+    """DANN within classes: the discriminator sees z + embedding(y), and every class weighs the same.
+
+    Paper: Li et al. 2018, https://openaccess.thecvf.com/content_ECCV_2018/html/Ya_Li_Deep_Domain_Generalization_ECCV_2018_paper.html.
+    Note: in DomainBed's form, one conditional discriminator, balanced over the classes.
+    Try it: instead of DANN when domains differ in how often classes occur.
+    """
+
+    conditional = True
+
+    def sample_weights(self, y: Tensor) -> Tensor:
+        counts = F.one_hot(y.flatten(), self.problem.classes).sum(0)
+        return 1 / (counts[y] * self.problem.classes).to(self.problem.low.dtype)
+
+
+@algorithm
+class MTL(ERM):
+    """The classifier is told the domain: mean_e R_e of classifier([z, v_e]), v_e = ema mean(z) + (1 - ema) v_e.
+
+    Paper: Blanchard et al. 2021, https://arxiv.org/abs/1711.07910.
+    Note: v_e is stored as intended (DomainBed's released code overwrites it with noise). A prediction depends on its
+    batch: a training domain uses its stored v_e, an unseen one the mean feature of the batch.
+    Try it: when test images come in groups from one domain.
+    """
+
+    needs_domains = 2
+    needs_features = True
+    predicts_in_groups = True
+    space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99)}
+
+    embeddings: Tensor
+
+    def setup(self) -> None:
+        super().setup()
+        size = self.network.feature_size
+        self.network.classifier = nn.Linear(2 * size, self.problem.classes)
+        self.register_buffer("embeddings", torch.zeros(self.problem.domains, size))
+
+    def logits(self, x: Tensor) -> Tensor:
+        z = self.represent(x)
+        ema = self.hparams["ema"]
+        v = ema * z.mean(1) + (1 - ema) * self.embeddings
+        self.embeddings.copy_(v.detach())
+        return self.classify(torch.cat([z, v[:, None].expand_as(z)], -1))
+
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:
+        z = self.network.represent(x)
+        v = z.mean(0) if domain is None else self.embeddings[domain]
+        return self.network.classify(torch.cat([z, v.expand_as(z)], -1))

@@ -1,0 +1,114 @@
+"""Meta-learning: training for what happens after adapting."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from domainwise.algorithms.base import algorithm
+from domainwise.algorithms.risk import ERM
+from domainwise.errors import UserError
+from domainwise.nets.modes import statistics_kept
+from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform
+
+
+@algorithm
+class MLDG(ERM):
+    """A step on one domain should help another: mean over a ring (i, j) of grad R_i(theta) + beta grad R_j(theta').
+
+    theta' is theta after one fresh Adam step on R_i.
+
+    Paper: Li et al. 2018, https://arxiv.org/abs/1710.03463.
+    Note: first order, with a random ring of (meta-train, meta-test) pairs every step, as in DomainBed; unlike there,
+    BatchNorm learns from the meta-train passes. The loss returned is mean R_i + beta R_j.
+    Try it: with many training domains.
+    """
+
+    needs_domains = 2
+    passes = 2.0
+    space = ERM.space | {"beta": LogUniform(-1, 1, default=1.0)}
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        ring = self.shuffle(len(x))
+        x, y = x[ring], y[ring]
+        names, parameters = zip(*self.network.named_parameters(), strict=True)
+        total = [torch.zeros_like(p) for p in parameters]
+        losses = []
+        for i in range(len(x)):
+            j = (i + 1) % len(x)
+            train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
+            gradients = torch.autograd.grad(train_risk, parameters)
+            fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
+            with statistics_kept(self.network):
+                logits = functional_call(self.network, dict(zip(names, fast, strict=True)), (x[j],))
+            test_risk = nn.functional.cross_entropy(logits, y[j])
+            meta = torch.autograd.grad(test_risk, fast)
+            for sum_, g, m in zip(total, gradients, meta, strict=True):
+                sum_ += (g + self.hparams["beta"] * m) / len(x)
+            losses.append(train_risk.detach() + self.hparams["beta"] * test_risk.detach())
+        for parameter, gradient in zip(parameters, total, strict=True):
+            parameter.grad = gradient
+        self.optimizers["network"].step()
+        return torch.stack(losses).mean()
+
+    def first_adam_step(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        """Where a new Adam goes first: both moments are those of this gradient, g / (|g| + 1e-8)."""
+        decayed = gradient + self.hparams["weight_decay"] * parameter.detach()
+        return (parameter.detach() - self.hparams["lr"] * decayed / (decayed.abs() + 1e-8)).requires_grad_()
+
+
+@algorithm
+class ARM(ERM):
+    """The network sees its batch: mean_e R_e of f([x, c_e]), c_e = the batch mean of a context network's output.
+
+    Paper: ARM-CML of Zhang et al. 2021, https://arxiv.org/abs/2007.02931.
+    Note: c_e is one more input channel, whose slice of the first convolution starts as a copy of the first; the context
+    network is trained with the rest. A prediction depends on its batch, which must come from one domain.
+    Try it: when test images come in groups from one domain, and the group tells how to read them.
+    """
+
+    needs_features = True
+    predicts_in_groups = True
+    passes = 1.5
+    space = ERM.space | {
+        "batch_size": ByScale(
+            small=LogInteger(3, 9, default=64, base=2, minimum=1), image=Fixed(8, whole=True, minimum=1)
+        ),
+    }
+
+    def setup(self) -> None:
+        super().setup()
+        if len(self.problem.shape) != 3:
+            raise UserError(f"ARM needs images [channels, height, width], not inputs of shape {self.problem.shape}")
+        channels = self.problem.shape[0]
+        widen_first_convolution(self.network.features)
+        self.context = nn.Sequential(
+            nn.Conv2d(channels, 64, 5, padding=2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 5, padding=2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.Conv2d(64, 1, 5, padding=2),
+        )
+
+    def logits(self, x: Tensor) -> Tensor:
+        context = self.context(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1, keepdim=True)
+        return super().logits(torch.cat([x, context.expand(*x.shape[:2], -1, -1, -1)], 2))
+
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (the batch tells)
+        return self.logits(x[None])[0]
+
+
+def widen_first_convolution(features: nn.Module) -> None:
+    """Gives the first convolution one more input channel, whose weights start as a copy of the first channel's."""
+    convolutions = ((name, module) for name, module in features.named_modules() if isinstance(module, nn.Conv2d))
+    name, first = next(convolutions, (None, None))
+    if name is None or first is None:
+        raise UserError(f"ARM needs a network that begins with a convolution; {type(features).__name__} has none")
+    wide = copy.deepcopy(first)
+    wide.in_channels += 1
+    wide.weight = nn.Parameter(torch.cat([first.weight, first.weight[:, :1]], 1).detach())
+    parent, _, child = name.rpartition(".")
+    setattr(features.get_submodule(parent), child, wide)

@@ -1,0 +1,35 @@
+"""Passes through a network that leave no trace in it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+
+@contextmanager
+def statistics_kept(network: nn.Module) -> Iterator[None]:
+    """Within it, BatchNorm uses the batch but does not learn from it."""
+    norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+@contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Within it, BatchNorm does not learn, and dropout is off and draws no random numbers."""
+    dropouts = [m for m in network.modules() if isinstance(m, _DropoutNd) and m.training]
+    for dropout in dropouts:
+        dropout.training = False
+    try:
+        with statistics_kept(network):
+            yield
+    finally:
+        for dropout in dropouts:
+            dropout.training = True
