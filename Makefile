@@ -9,7 +9,7 @@ export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLCONFIGDIR  := $(CURDIR)/$(VENV)/cache/matplotlib
 
-.PHONY: setup demo test lint test-slow test-gpu bench clean
+.PHONY: setup demo test lint test-slow test-gpu bench docs clean
 
 setup: $(READY)
 
@@ -39,6 +39,9 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
+
+docs: $(READY)
+	$(BIN)/python -m domainwise.report.methods > docs/methods.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -32,6 +32,19 @@ class Record:
 
 
 @dataclass(frozen=True)
+class PenaltyRecord:
+    """The penalties of IRM and of linearised AT and DAT, after one step, on one training domain (run tracked so)."""
+
+    run: str
+    step: int
+    domain: str
+    irm: float
+    at: float
+    dat: float
+    ldat: float
+
+
+@dataclass(frozen=True)
 class Status:
     """How a run ended; always the last line of its file."""
 
@@ -48,6 +61,7 @@ class RunFolder:
         self.run = run
         self.path = parent / run.id
         self.records_file = self.path / "records.jsonl"
+        self.penalties_file = self.path / "penalties.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
 
@@ -60,6 +74,13 @@ class RunFolder:
     def append(self, rows: Iterable[Record | Status]) -> None:
         files.append(self.records_file, _lines(rows))
 
+    def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
+        files.append(self.penalties_file, _lines(rows))
+
+    def read_penalties(self) -> list[PenaltyRecord]:
+        rows = read_rows(self.penalties_file) if self.penalties_file.exists() else []
+        return [PenaltyRecord(**row) for row in rows]
+
     def read(self) -> tuple[list[Record], Status | None]:
         """The records so far and how the run ended, if it has. A half-written last line is dropped."""
         rows = read_rows(self.records_file) if self.records_file.exists() else []
@@ -70,9 +91,11 @@ class RunFolder:
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
         kept = [record for record in self.read()[0] if record.step <= step]
-        if self.records_file.exists() or kept:
-            with files.atomic(self.records_file) as file:
-                file.write(_lines(kept))
+        penalties = [record for record in self.read_penalties() if record.step <= step]
+        for path, rows in ((self.records_file, kept), (self.penalties_file, penalties)):
+            if path.exists():
+                with files.atomic(path) as file:
+                    file.write(_lines(rows))
         return kept
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -99,7 +122,7 @@ class RunFolder:
         return tensors
 
 
-def _lines(rows: Iterable[Record | Status]) -> bytes:
+def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
     return "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode()
 
 

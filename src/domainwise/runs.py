@@ -15,6 +15,9 @@ from domainwise.nets import NETWORKS
 from domainwise.protocol import spaces
 from domainwise.protocol.spaces import HParams, Value
 
+TRACKABLE = ("penalties",)
+"""What a run may record besides accuracies, at every evaluation."""
+
 FORMAT = 1
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -35,6 +38,7 @@ class Run:
     trial: int = 0
     seed: int = 0
     precision: str = "fp32"
+    track: tuple[str, ...] = ()
     format: int = FORMAT
 
     @classmethod
@@ -53,6 +57,7 @@ class Run:
         trial: int = 0,
         seed: int = 0,
         precision: str = "fp32",
+        track: Sequence[str] = (),
     ) -> "Run":
         """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm."""
         data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
@@ -78,12 +83,29 @@ class Run:
         NETWORKS.find(chosen)
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
+        for name in track:
+            if name not in TRACKABLE:
+                raise unknown("thing to track", name, TRACKABLE)
         steps = data.steps if steps is None else steps
         evaluate_every = data.evaluate_every if evaluate_every is None else evaluate_every
         for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
             if number < 1:
                 raise UserError(f"{name} must be at least 1, not {number}")
-        return cls(dataset, algorithm, train, test, values, chosen, steps, evaluate_every, draw, trial, seed, precision)
+        return cls(
+            dataset,
+            algorithm,
+            train,
+            test,
+            values,
+            chosen,
+            steps,
+            evaluate_every,
+            draw,
+            trial,
+            seed,
+            precision,
+            tuple(track),
+        )
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -93,8 +115,8 @@ class Run:
     def from_description(cls, description: Mapping[str, Any]) -> "Run":
         if description.get("format") != FORMAT:
             raise UserError(f"a run of format {description.get('format')!r}; this version reads format {FORMAT}")
-        domains = {name: tuple(description[name]) for name in ("train_domains", "test_domains")}
-        return cls(**{**description, **domains})
+        lists = {name: tuple(description[name]) for name in ("train_domains", "test_domains", "track")}
+        return cls(**{**description, **lists})
 
     @cached_property
     def id(self) -> str:

@@ -60,7 +60,7 @@ class Algorithm(nn.Module):
     needs_domains: ClassVar[int] = 1
     needs_features: ClassVar[bool] = False
     predicts_in_groups: ClassVar[bool] = False
-    """Whether a prediction depends on its batch; then it is judged in batches of one domain and of the training size."""
+    """Whether a prediction depends on its batch; then it is judged in batches of one domain, of the training size."""
     passes: ClassVar[float] = 1.0
     """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
 

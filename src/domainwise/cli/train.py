@@ -29,6 +29,7 @@ def train(
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    track: Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for this and other runs.")] = Path("runs/train"),
     data_root: DataRoot = None,
     device: Device = "auto",
@@ -53,6 +54,7 @@ def train(
         trial=trial,
         seed=seed,
         precision=precision,
+        track=track or [],
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
     try:

@@ -14,6 +14,7 @@ from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.session import Session
+from domainwise.engine.tracking import track_penalties
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
 
@@ -78,6 +79,8 @@ def train(
                 rows = [
                     Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
                 ]
+                if "penalties" in run.track:
+                    folder.append_penalties(track_penalties(session, step))
                 folder.append(rows)
                 records += rows
             if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):

@@ -1,0 +1,1 @@
+"""Looking inside: penalties, the paper's theory."""

@@ -1,0 +1,50 @@
+"""`domainwise theory`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from domainwise.cli.common import Json, Seed, console, print_json
+
+EXAMPLES = "Examples:  [bold]domainwise theory[/]   ·   [bold]domainwise theory --seed 7 --json[/]"
+
+
+def theory(
+    out: Annotated[Path, typer.Option(help="Folder for the plot of the linearisation gaps.")] = Path("runs/theory"),
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Check the paper's Proposition, Remark and linearisations numerically in float64; exit 1 if one fails."""
+    from domainwise import files
+    from domainwise.analysis.theory import check
+    from domainwise.report.pictures import linearisation_gaps
+
+    plot = files.writable_folder(out) / "linearisation.png"
+    verdicts, gaps = check(seed)
+    linearisation_gaps(gaps, plot)
+    if as_json:
+        values = {"verdicts": [asdict(v) for v in verdicts], "gaps": [asdict(g) for g in gaps], "plot": str(plot)}
+        print_json(values)
+    else:
+        for verdict in verdicts:
+            mark = "[green]holds[/]" if verdict.holds else "[bold red]FAILS[/]"
+            console.print(f"{mark}  {verdict.statement}", soft_wrap=True, highlight=False)
+            console.print(f"       measured {verdict.measured:.3g}, wanted {verdict.target}", style="dim")
+            if verdict.note:
+                console.print(f"       {verdict.note}", style="dim", soft_wrap=True)
+        table = Table(
+            title="gap between the true inner maximum and risk + eps * penalty", box=None, padding=(0, 2, 0, 0)
+        )
+        table.add_column("eps", justify="right")
+        for gap in gaps:
+            table.add_column(gap.name, justify="right")
+        for i, eps in enumerate(gaps[0].radii):
+            table.add_row(f"{eps:.5f}", *[f"{g.gaps[i]:.2e}" for g in gaps])
+        table.add_row("order", *[f"{gap.order:.3f}" for gap in gaps], style="bold")
+        console.print("", table)
+        console.print(f"Plot: {plot}", soft_wrap=True)
+    if not all(verdict.holds for verdict in verdicts):
+        raise typer.Exit(1)
