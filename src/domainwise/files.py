@@ -8,6 +8,9 @@ from typing import IO
 
 from domainwise.errors import UserError
 
+TAIL = 1 << 16
+"""Longer than any line."""
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
@@ -23,9 +26,14 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def append(path: Path, data: bytes) -> None:
-    """Appends and flushes to the disk."""
-    with path.open("ab") as file:
+def append_lines(path: Path, data: bytes) -> None:
+    """Appends whole lines and flushes to the disk; a last line that a crash cut short is removed first."""
+    with path.open("ab+") as file:
+        size = file.tell()
+        if size:
+            file.seek(-min(size, TAIL), os.SEEK_END)
+            tail = file.read()
+            file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

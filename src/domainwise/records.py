@@ -1,10 +1,10 @@
 """Records: one flat row per run, step, domain and split, appended to one JSON Lines file per run."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import safetensors.torch
 import torch
@@ -15,7 +15,7 @@ from domainwise.errors import UserError
 from domainwise.runs import Run
 
 State = Literal["done", "diverged", "failed"]
-Split = Literal["in", "out"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,19 @@ class RunFolder:
             file.write(description.encode())
 
     def append(self, rows: Iterable[Record | Status]) -> None:
-        files.append(self.records_file, _lines(rows))
+        files.append_lines(self.records_file, _lines(rows))
 
     def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
-        files.append(self.penalties_file, _lines(rows))
+        files.append_lines(self.penalties_file, _lines(rows))
 
     def read_penalties(self) -> list[PenaltyRecord]:
-        rows = read_rows(self.penalties_file) if self.penalties_file.exists() else []
-        return [PenaltyRecord(**row) for row in rows]
+        return read_rows(self.penalties_file, lambda row: PenaltyRecord(**row))
 
     def read(self) -> tuple[list[Record], Status | None]:
         """The records so far and how the run ended, if it has. A half-written last line is dropped."""
-        rows = read_rows(self.records_file) if self.records_file.exists() else []
-        records = [Record(**row) for row in rows if "status" not in row]
-        ends = [Status(**row) for row in rows if "status" in row]
-        return records, ends[-1] if ends else None
+        rows = read_rows(self.records_file, lambda row: Status(**row) if "status" in row else Record(**row))
+        records = [row for row in rows if isinstance(row, Record)]
+        return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
 
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
@@ -111,7 +109,7 @@ class RunFolder:
 
     def finish(self, status: Status, model: dict[str, Tensor]) -> None:
         """Saves the model, then says how the run ended, then forgets the checkpoint."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         with files.atomic(self.model_file) as file:
             file.write(safetensors.torch.save(tensors))
         self.append([status])
@@ -126,19 +124,19 @@ def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
     return "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode()
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON Lines file. A last line cut short by a crash is dropped; damage anywhere else is an error."""
-    lines = path.read_bytes().split(b"\n")
-    complete, tail = lines[:-1], lines[-1]
+def read_rows(path: Path, row: Callable[[Any], T]) -> list[T]:
+    """The rows of a JSON Lines file, none if it is absent.
+
+    A last line cut short by a crash (it lacks its newline) is dropped; damage anywhere else is an error.
+    """
+    if not path.exists():
+        return []
     rows = []
-    for number, line in enumerate(complete, 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
-            rows.append(json.loads(line))
-        except ValueError:
-            if number < len(complete) or tail:
-                raise UserError(
-                    f"{path}, line {number}: not JSON; restore the file or delete this run's folder"
-                ) from None
+            rows.append(row(json.loads(line)))
+        except (ValueError, TypeError):
+            raise UserError(f"{path}, line {number}: not a record; restore the file or delete its folder") from None
     return rows
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS
+from domainwise.data import DATASETS, Dataset
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
 from domainwise.nets import NETWORKS
@@ -46,9 +46,9 @@ class Run:
         cls,
         dataset: str,
         algorithm: str,
-        test_domains: Sequence[str | int],
+        test_domains: Sequence[str | int] | str | int,
         *,
-        train_domains: Sequence[str | int] | None = None,
+        train_domains: Sequence[str | int] | str | int | None = None,
         hparams: Mapping[str, Value] | None = None,
         network: str | None = None,
         steps: int | None = None,
@@ -61,11 +61,9 @@ class Run:
     ) -> "Run":
         """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm."""
         data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
-        test = tuple(data.domain(str(key)) for key in test_domains)
-        if train_domains is None:
-            train = tuple(domain for domain in data.domains if domain not in test)
-        else:
-            train = tuple(data.domain(str(key)) for key in train_domains)
+        test = _domains(data, test_domains)
+        rest = [domain for domain in data.domains if domain not in test]
+        train = _domains(data, rest if train_domains is None else train_domains)
         if not test:
             raise UserError(f"{dataset}: name at least one test domain of {', '.join(data.domains)}")
         if both := set(train) & set(test):
@@ -133,3 +131,8 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains)}, trial {self.trial}"
+
+
+def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:
+    """Domains by name or number; one alone need not be in a list."""
+    return tuple(data.domain(str(key)) for key in ([keys] if isinstance(keys, (str, int)) else keys))

@@ -55,7 +55,7 @@ class Algorithm(nn.Module):
         "lr": LR,
         "weight_decay": WEIGHT_DECAY,
         "batch_size": batch_size(minimum=1),
-        "dropout": ByScale(small=Fixed(0.0), image=Choice((0.0, 0.1, 0.5), default=0.0)),
+        "dropout": ByScale(small=Fixed(0.0, maximum=1.0), image=Choice((0.0, 0.1, 0.5), default=0.0, maximum=1.0)),
     }
     needs_domains: ClassVar[int] = 1
     needs_features: ClassVar[bool] = False

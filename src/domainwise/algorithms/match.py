@@ -81,7 +81,7 @@ class DANN(ERM):
 
     Paper: Ganin et al. 2016, https://arxiv.org/abs/1505.07818.
     Note: as in DomainBed an iteration moves either the discriminator (`d_steps` in a row) or the network, not both; the
-    gradient penalty belongs to the discriminator; `lr` and `weight_decay` are the network's.
+    gradient penalty, on each sample's gradient of its cross-entropy, belongs to the discriminator alone; `lr` and `weight_decay` are the network's.
     Try it: when the label distribution is the same in all domains.
     """
 
@@ -94,10 +94,10 @@ class DANN(ERM):
         "weight_decay_d": LogUniform(-6, -2, default=0.0),
         "d_steps": LogInteger(0, 3, default=1, base=2, minimum=1),
         "gradient_penalty": LogUniform(-2, 1, default=0.0),
-        "beta1": Choice((0.0, 0.5), default=0.5),
+        "beta1": Choice((0.0, 0.5), default=0.5, maximum=0.999),
         "mlp_width": LogInteger(6, 10, default=256, base=2, minimum=1),
-        "mlp_depth": Choice((3, 4, 5), default=3),
-        "mlp_dropout": Choice((0.0, 0.1, 0.5), default=0.0),
+        "mlp_depth": Choice((3, 4, 5), default=3, minimum=2),
+        "mlp_dropout": Choice((0.0, 0.1, 0.5), default=0.0, maximum=1.0),
     }
 
     places: Tensor
@@ -171,14 +171,14 @@ class MTL(ERM):
 
     Paper: Blanchard et al. 2021, https://arxiv.org/abs/1711.07910.
     Note: v_e is stored as intended (DomainBed's released code overwrites it with noise). A prediction depends on its
-    batch: a training domain uses its stored v_e, an unseen one the mean feature of the batch.
+    batch: a training domain blends it with its stored v_e, an unseen one uses the mean feature of the batch.
     Try it: when test images come in groups from one domain.
     """
 
     needs_domains = 2
     needs_features = True
     predicts_in_groups = True
-    space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99)}
+    space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99, maximum=1.0)}
 
     embeddings: Tensor
 
@@ -190,12 +190,14 @@ class MTL(ERM):
 
     def logits(self, x: Tensor) -> Tensor:
         z = self.represent(x)
-        ema = self.hparams["ema"]
-        v = ema * z.mean(1) + (1 - ema) * self.embeddings
+        v = self.blend(z.mean(1), self.embeddings)
         self.embeddings.copy_(v.detach())
         return self.classify(torch.cat([z, v[:, None].expand_as(z)], -1))
 
+    def blend(self, mean: Tensor, stored: Tensor) -> Tensor:
+        return self.hparams["ema"] * mean + (1 - self.hparams["ema"]) * stored
+
     def predict(self, x: Tensor, domain: int | None = None) -> Tensor:
         z = self.network.represent(x)
-        v = z.mean(0) if domain is None else self.embeddings[domain]
+        v = z.mean(0) if domain is None else self.blend(z.mean(0), self.embeddings[domain])
         return self.network.classify(torch.cat([z, v.expand_as(z)], -1))

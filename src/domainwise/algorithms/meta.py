@@ -32,7 +32,8 @@ class MLDG(ERM):
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         ring = self.shuffle(len(x))
         x, y = x[ring], y[ring]
-        names, parameters = zip(*self.network.named_parameters(), strict=True)
+        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        parameters = list(trained.values())
         total = [torch.zeros_like(p) for p in parameters]
         losses = []
         for i in range(len(x)):
@@ -41,7 +42,7 @@ class MLDG(ERM):
             gradients = torch.autograd.grad(train_risk, parameters)
             fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
             with statistics_kept(self.network):
-                logits = functional_call(self.network, dict(zip(names, fast, strict=True)), (x[j],))
+                logits = functional_call(self.network, dict(zip(trained, fast, strict=True)), (x[j],))
             test_risk = nn.functional.cross_entropy(logits, y[j])
             meta = torch.autograd.grad(test_risk, fast)
             for sum_, g, m in zip(total, gradients, meta, strict=True):
@@ -64,7 +65,8 @@ class ARM(ERM):
 
     Paper: ARM-CML of Zhang et al. 2021, https://arxiv.org/abs/2007.02931.
     Note: c_e is one more input channel, whose slice of the first convolution starts as a copy of the first; the context
-    network is trained with the rest. A prediction depends on its batch, which must come from one domain.
+    network is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). A prediction depends on its
+    batch, which must come from one domain.
     Try it: when test images come in groups from one domain, and the group tells how to read them.
     """
 

@@ -95,9 +95,9 @@ class GroupDRO(ERM):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         risks = self.risks(x, y)
-        q = self.q * (self.hparams["eta"] * risks.detach()).exp()
-        self.q.copy_(q / q.sum())
-        return self.q.clone() @ risks
+        q = (self.q.log() + self.hparams["eta"] * risks.detach()).softmax(0)  # no overflow, however large the risks
+        self.q.copy_(q)
+        return q @ risks
 
 
 def scale_derivative(logits: Tensor, y: Tensor) -> Tensor:

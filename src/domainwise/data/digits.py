@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import math
 import struct
 import zlib
 from functools import cache
@@ -58,6 +59,14 @@ def mnist(root: Path) -> Digits:
     return Digits(torch.cat([train_x, test_x]), torch.cat([train_y, test_y]).to(torch.int64))
 
 
+def _check_digits(part: Tensor, images: bool) -> None:
+    """Images are 28x28, labels are digits."""
+    if part.shape[1:] != ((28, 28) if images else ()) or not len(part):
+        raise ValueError(f"its shape is {tuple(part.shape)}")
+    if not images and int(part.max()) > 9:
+        raise ValueError(f"it has a label {int(part.max())}")
+
+
 def _find(folder: Path, name: str) -> Path | None:
     return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
@@ -73,6 +82,10 @@ def _read_idx(file: Path) -> Tensor:
         if data[:3] != b"\0\0\x08":
             raise ValueError("not an IDX file of bytes")
         body = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-        return torch.from_numpy(body.reshape(sizes).copy())
+        if min(sizes, default=0) < 1 or math.prod(sizes) != len(body):
+            raise ValueError(f"it says {sizes} but holds {len(body)} bytes")
+        part = torch.from_numpy(body.reshape(sizes).copy())
+        _check_digits(part, images="images" in file.name)
+        return part
     except (OSError, EOFError, ValueError, IndexError, struct.error, zlib.error) as error:
         raise UserError(f"{file} is damaged or not an MNIST file ({error}): fetch it again") from None

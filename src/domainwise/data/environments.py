@@ -11,6 +11,9 @@ from torch import Tensor
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.seeds import permutation
 
+HELD_OUT = 0.2
+"""The fraction of a domain that is its `out` split."""
+
 
 @dataclass(frozen=True)
 class Environments:
@@ -45,8 +48,8 @@ class Environments:
         for domain, x in images.items():
             if labels[domain].shape != x.shape[:1]:
                 raise UserError(f"{name}/{domain}: {len(x)} images but labels of shape {tuple(labels[domain].shape)}")
-            if len(x) < 2:
-                raise UserError(f"{name}/{domain}: {len(x)} images; a domain needs at least 2 to be split")
+            if int(HELD_OUT * len(x)) < 1:
+                raise UserError(f"{name}/{domain}: {len(x)} images; a domain needs at least 5 to be split")
         if len({x.shape[1:] for x in images.values()}) > 1:
             raise UserError(f"{name}: domains differ in image shape: {[tuple(x.shape[1:]) for x in images.values()]}")
         every_label = torch.cat(list(labels.values()))
@@ -96,7 +99,7 @@ class Environments:
             start += size
         return torch.arange(start, start + self.sizes[domain])
 
-    def split(self, domain: str, trial: int, held_out: float = 0.2) -> dict[str, Tensor]:
+    def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
         """The domain's rows, shuffled as (trial, domain) demands: the first int(0.2 n) are `out`, the rest `in`."""
         rows = self.rows(domain)
         rows = rows[permutation(len(rows), "split", trial, domain)]

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,11 +72,11 @@ def train(
             session.step()
             progress(step)
             if run.evaluated_at(step):
-                if session.diverged():
-                    status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
-                    break
                 session.seconds = time.monotonic() - started
                 scores = judge(session.algorithm, session.environments, parts, run.train_domains)
+                if session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values()):
+                    status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
+                    break
                 rows = [
                     Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
                 ]

@@ -6,7 +6,7 @@ so adding a parameter never shifts another; draw 0 is the defaults.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,16 +32,27 @@ class Parameter(ABC):
     def fault(self, value: Value) -> str | None:
         """What is wrong with a value a user gave, or None."""
 
+    whole: bool = False
+    """Whether its numbers are whole."""
+
+    def tidy(self, value: Value) -> Value:
+        """A legal value in its one form: 2 and 2.0 are one number."""
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) and not self.whole else value
+
 
 def _number_fault(value: Value, minimum: float, maximum: float, whole: bool) -> str | None:
     kind = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and not isinstance(value, int)):
         return f"must be {kind}"
-    if not math.isfinite(value):
+    if not abs(value) <= 1e300:
         return f"must be {kind}, and finite"
     if value < minimum:
         return f"must be at least {minimum:g}"
     return f"must be at most {maximum:g}" if value > maximum else None
+
+
+def _option_fault(value: Value, options: Sequence[Value]) -> str | None:
+    return None if value in options else f"must be one of {', '.join(map(str, options))}"
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class LogInteger(Parameter):
     default: int
     base: float = 10.0
     minimum: int = 0
+    whole = True
 
     def at(self, u: float) -> int:
         return math.floor(self.base ** (self.low + u * (self.high - self.low)))
@@ -88,16 +100,24 @@ class LogInteger(Parameter):
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """One of a few values, all equally likely."""
+    """One of a few values, all equally likely; if they are numbers, others are legal too."""
 
     options: tuple[Value, ...]
     default: Value
+    minimum: float = 0.0
+    maximum: float = math.inf
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return all(isinstance(option, int) for option in self.options)
 
     def at(self, u: float) -> Value:
         return self.options[int(u * len(self.options))]
 
     def fault(self, value: Value) -> str | None:
-        return None if value in self.options else f"must be one of {', '.join(map(str, self.options))}"
+        if any(isinstance(option, str) for option in self.options):
+            return _option_fault(value, self.options)
+        return _number_fault(value, self.minimum, self.maximum, self.whole)
 
 
 @dataclass(frozen=True)
@@ -105,8 +125,9 @@ class Fixed(Parameter):
     """A setting that a search leaves at its default."""
 
     default: Value
-    options: tuple[Value, ...] = ()
+    options: tuple[str, ...] = ()
     minimum: float = 0.0
+    maximum: float = math.inf
     whole: bool = False
 
     def at(self, u: float) -> Value:  # noqa: ARG002 (the same for every draw)
@@ -114,10 +135,10 @@ class Fixed(Parameter):
 
     def fault(self, value: Value) -> str | None:
         if self.options:
-            return Choice(self.options, self.default).fault(value)
-        if value == self.default:
+            return _option_fault(value, self.options)
+        if value is None and self.default is None:
             return None
-        return _number_fault(value, self.minimum, math.inf, whole=self.whole)
+        return _number_fault(value, self.minimum, self.maximum, self.whole)
 
 
 @dataclass(frozen=True)
@@ -151,5 +172,5 @@ def override(space: Mapping[str, Parameter], values: HParams, given: Mapping[str
             raise unknown(f"hyper-parameter of {owner}", name, space)
         if (fault := space[name].fault(value)) is not None:
             raise UserError(f"{owner}: hyper-parameter {name}={value!r} {fault}")
-        result[name] = float(value) if isinstance(space[name].default, float) and isinstance(value, int) else value
+        result[name] = space[name].tidy(value)
     return result

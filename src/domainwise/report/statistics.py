@@ -34,17 +34,17 @@ class Difference:
     """A minus B over pairs that share domain, trial, splits, initial weights and batches."""
 
     mean: float
-    error: float
+    error: float | None  # unknown from a single pair
     ahead: int
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f} ± {self.error:.1f}"
+        return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
 
     @property
     def verdict(self) -> str:
         """In words; three standard errors count as clear."""
-        if abs(self.mean) <= 3 * self.error or self.n < 2:
+        if self.error is None or abs(self.mean) <= 3 * self.error:
             return "not clearly different from"
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
@@ -63,18 +63,18 @@ def selected(curves: Sequence[Curve], rule: Rule) -> Scores:
     return scores
 
 
-def average(scores: Mapping[str, Mapping[int, float]]) -> Estimate:
-    """Over domains: the mean over domains per trial first, then over the trials that have every domain."""
-    trials = set.intersection(*(set(by_trial) for by_trial in scores.values()))
+def average(scores: Mapping[str, Mapping[int, float]], domains: Sequence[str]) -> Estimate | None:
+    """Over these domains: their mean per trial first, then over the trials that have all of them; None without any."""
+    trials = set.intersection(*(set(scores.get(domain, {})) for domain in domains)) if domains else set()
     if not trials:
-        return Estimate(math.nan, math.nan, 0)
-    return estimate([float(np.mean([by_trial[trial] for by_trial in scores.values()])) for trial in sorted(trials)])
+        return None
+    return estimate([float(np.mean([scores[domain][trial] for domain in domains])) for trial in sorted(trials)])
 
 
-def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference:
-    """Over all (domain, trial) that both have; the error uses the sample standard deviation."""
+def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference | None:
+    """Over all (domain, trial) that both have, None if there are none; the error is from the sample deviation."""
     gaps = [a[d][t] - b[d][t] for d in a if d in b for t in a[d] if t in b[d]]
     if not gaps:
-        return Difference(math.nan, math.nan, 0, 0)
-    error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else math.nan
+        return None
+    error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else None
     return Difference(float(np.mean(gaps)), error, sum(gap > 0 for gap in gaps), len(gaps))

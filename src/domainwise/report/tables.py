@@ -16,7 +16,7 @@ class Row:
 
     algorithm: str
     domains: dict[str, Estimate]
-    average: Estimate
+    average: Estimate | None
     difference: Difference | None
 
 
@@ -34,11 +34,12 @@ class AccuracyTable:
         cls, dataset: str, selection: str, scores: Scores, order: Sequence[str], baseline: str = "ERM"
     ) -> "AccuracyTable":
         rows = []
+        domains = sorted({domain for by_domain in scores.values() for domain in by_domain})
         for algorithm in (name for name in order if name in scores):
             by_domain = scores[algorithm]
             gap = paired(by_domain, scores[baseline]) if baseline in scores and algorithm != baseline else None
             cells = {domain: estimate(list(trials.values())) for domain, trials in sorted(by_domain.items())}
-            rows.append(Row(algorithm, cells, average(by_domain), gap))
+            rows.append(Row(algorithm, cells, average(by_domain, domains), gap))
         return cls(dataset, selection, baseline, tuple(rows))
 
     @property
@@ -72,7 +73,7 @@ class AccuracyTable:
     def sentence(self, algorithm: str) -> str:
         """What the row means, in words."""
         row = next((row for row in self.rows if row.algorithm == algorithm), None)
-        if row is None or row.difference is None or not row.difference.n:
+        if row is None or row.difference is None:
             return f"{algorithm} and {self.baseline} were not both run: nothing to compare."
         gap = row.difference
         return (
