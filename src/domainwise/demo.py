@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.data import DATASETS
-from domainwise.protocol.selection import Curve, training_domain
+from domainwise.protocol.selection import Curve
 from domainwise.protocol.spaces import Value
 from domainwise.records import RunFolder
 from domainwise.report import pictures
 from domainwise.report.statistics import selected
 from domainwise.report.tables import AccuracyTable
 from domainwise.runs import Run
-from domainwise.sweep.local import Event, execute
-from domainwise.sweep.plan import leave_one_out
+from domainwise.sweep.events import Event, Settings
+from domainwise.sweep.local import execute
 
 DATASET = "BackgroundDigits"
 _BATCH: Mapping[str, Value] = {"batch_size": 32}
@@ -40,22 +40,29 @@ class Demo:
         cls, out: Path, *, trials: int = 3, all_methods: bool = False, steps: int | None = None, seed: int = 0
     ) -> "Demo":
         algorithms = EVERY if all_methods else QUICK
-        runs = leave_one_out(DATASET, algorithms, trials, steps=steps, seed=seed)
+        runs = [
+            Run.plan(DATASET, name, [domain], hparams=hparams, trial=trial, steps=steps, seed=seed)
+            for trial in range(trials)
+            for domain in DATASETS.find(DATASET).domains
+            for name, hparams in algorithms.items()
+        ]
         return cls(tuple(runs), out, tuple(algorithms))
 
     def execute(self, *, workers: int | None = None, device: str = "auto") -> Generator[Event]:
-        return execute(self.runs, self.out, workers=workers, device=device)
+        return execute(self.runs, Settings(self.out, device, retry=True), workers)
 
     def table(self) -> AccuracyTable:
         curves = [Curve.of(run, RunFolder(self.out, run).read()[0]) for run in self.runs]
-        return AccuracyTable.of(DATASET, "training-domain", selected(curves, training_domain), self.algorithms)
+        return AccuracyTable.of(DATASET, "training-domain", selected(curves, "training-domain"), self.algorithms)
 
     def draw(self) -> list[Path]:
-        """Sample images of each domain, and the perturbations DAT learned in its first run."""
+        """Sample images of each domain, and the perturbations DAT learned in its first run that ended well."""
         environments = DATASETS.find(DATASET).load()
-        samples, learned = self.out / "samples.png", self.out / "perturbations.png"
-        pictures.domain_samples(environments, samples)
-        run = next(run for run in self.runs if run.algorithm == "DAT")
-        delta = RunFolder(self.out, run).load_model()["delta"]
-        pictures.perturbations(environments, run.train_domains, delta, learned)
-        return [samples, learned]
+        written = [self.out / "samples.png"]
+        pictures.domain_samples(environments, written[0])
+        trained = [RunFolder(self.out, run) for run in self.runs if run.algorithm == "DAT"]
+        if folder := next((folder for folder in trained if folder.model_file.exists()), None):
+            written.append(self.out / "perturbations.png")
+            delta = folder.load_model()["delta"]
+            pictures.perturbations(environments, folder.run.train_domains, delta, written[1])
+        return written

@@ -26,6 +26,15 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
+def last_line(path: Path) -> bytes:
+    """The last whole line of a file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(-min(size, TAIL), os.SEEK_END)
+        lines = file.read().split(b"\n")
+    return lines[-2] if len(lines) > 1 else b""
+
+
 def append_lines(path: Path, data: bytes) -> None:
     """Appends whole lines and flushes to the disk; a last line that a crash cut short is removed first."""
     with path.open("ab+") as file:

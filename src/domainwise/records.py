@@ -68,8 +68,9 @@ class RunFolder:
     def create(self) -> None:
         files.writable_folder(self.path)
         description = json.dumps(self.run.describe(), indent=1, sort_keys=True)
-        with files.atomic(self.path / "run.json") as file:
-            file.write(description.encode())
+        if not (self.path / "run.json").exists():
+            with files.atomic(self.path / "run.json") as file:
+                file.write(description.encode())
 
     def append(self, rows: Iterable[Record | Status]) -> None:
         files.append_lines(self.records_file, _lines(rows))
@@ -85,6 +86,24 @@ class RunFolder:
         rows = read_rows(self.records_file, lambda row: Status(**row) if "status" in row else Record(**row))
         records = [row for row in rows if isinstance(row, Record)]
         return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
+
+    def status(self) -> Status | None:
+        """How the run ended, if it has: the last whole line of its records, read without the rest."""
+        try:
+            last = files.last_line(self.records_file)
+        except FileNotFoundError:
+            return None
+        if b'"status"' not in last:
+            return None
+        return self.read()[1]
+
+    def last_step(self) -> int | None:
+        """The step of the last evaluation, if there was one."""
+        try:
+            last = files.last_line(self.records_file)
+        except FileNotFoundError:
+            return None
+        return int(json.loads(last)["step"]) if last else None
 
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""

@@ -4,16 +4,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS, Dataset
+from domainwise.data.environments import HELD_OUT
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
 from domainwise.nets import NETWORKS
 from domainwise.protocol import spaces
-from domainwise.protocol.spaces import HParams, Value
+from domainwise.protocol.spaces import HParams, Parameter, Scale, Value
 
 TRACKABLE = ("penalties",)
 """What a run may record besides accuracies, at every evaluation."""
@@ -24,7 +25,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides a training's result. Make one with `Run.plan`, which fills in defaults and checks."""
+    """Everything that decides a training's result. Make one with `Run.plan`, which fills in defaults and checks.
+
+    A run of the setting "multi" belongs to a table of domains left out in turn, one of "single" to a table of training
+    on one domain and testing on each other. `variant` names the search a run belongs to, where one algorithm is
+    searched in several spaces.
+    """
 
     dataset: str
     algorithm: str
@@ -39,6 +45,10 @@ class Run:
     seed: int = 0
     precision: str = "fp32"
     track: tuple[str, ...] = ()
+    validation_domains: tuple[str, ...] = ()
+    held_out: float = HELD_OUT
+    setting: str = "multi"
+    variant: str = ""
     format: int = FORMAT
 
     @classmethod
@@ -58,11 +68,14 @@ class Run:
         seed: int = 0,
         precision: str = "fp32",
         track: Sequence[str] = (),
+        setting: str = "multi",
+        variant: str = "",
     ) -> "Run":
         """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm."""
         data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
         test = _domains(data, test_domains)
-        rest = [domain for domain in data.domains if domain not in test]
+        validation = tuple(domain for domain in data.validation if domain not in test)
+        rest = [domain for domain in data.domains if domain not in (*test, *validation)]
         train = _domains(data, rest if train_domains is None else train_domains)
         if not test:
             raise UserError(f"{dataset}: name at least one test domain of {', '.join(data.domains)}")
@@ -75,8 +88,8 @@ class Run:
             )
         if len(set(train)) < len(train) or len(set(test)) < len(test):
             raise UserError(f"{dataset}: a domain is named twice in {', '.join((*train, *test))}")
-        space = spaces.at_scale(method.space, data.scale)
-        values = spaces.override(space, spaces.draw(space, draw, trial), hparams or {}, algorithm)
+        legal = search_space(algorithm, data.scale)
+        values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
         chosen = network or data.network
         NETWORKS.find(chosen)
         if precision not in PRECISIONS:
@@ -103,6 +116,10 @@ class Run:
             seed,
             precision,
             tuple(track),
+            validation,
+            data.held_out,
+            setting,
+            variant,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -113,7 +130,9 @@ class Run:
     def from_description(cls, description: Mapping[str, Any]) -> "Run":
         if description.get("format") != FORMAT:
             raise UserError(f"a run of format {description.get('format')!r}; this version reads format {FORMAT}")
-        lists = {name: tuple(description[name]) for name in ("train_domains", "test_domains", "track")}
+        lists = {
+            name: tuple(description[name]) for name in ("train_domains", "test_domains", "validation_domains", "track")
+        }
         return cls(**{**description, **lists})
 
     @cached_property
@@ -131,6 +150,12 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains)}, trial {self.trial}"
+
+
+@cache
+def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
+    """The algorithm's own space at this scale."""
+    return spaces.at_scale(ALGORITHMS.find(algorithm).space, scale)
 
 
 def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:

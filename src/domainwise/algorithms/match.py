@@ -81,7 +81,8 @@ class DANN(ERM):
 
     Paper: Ganin et al. 2016, https://arxiv.org/abs/1505.07818.
     Note: as in DomainBed an iteration moves either the discriminator (`d_steps` in a row) or the network, not both; the
-    gradient penalty, on each sample's gradient of its cross-entropy, belongs to the discriminator alone; `lr` and `weight_decay` are the network's.
+    gradient penalty, on each sample's gradient of its cross-entropy, belongs to the discriminator alone; `lr` and
+    `weight_decay` are the network's.
     Try it: when the label distribution is the same in all domains.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from domainwise.cli import demo, listing, theory, train
+from domainwise.cli import demo, listing, sweep, table, theory, train
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
+app.command(epilog=table.EXAMPLES)(table.table)
+app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 

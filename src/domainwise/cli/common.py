@@ -1,6 +1,7 @@
 """What the commands share: consoles, options, and reading NAME=VALUE."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +12,16 @@ from rich.console import Console
 from domainwise.errors import UserError
 from domainwise.protocol.spaces import Value
 
-console = Console()
+
+def _console(stderr: bool) -> Console:
+    """A terminal has its own width; a file or pipe gets lines long enough for a table, unless $COLUMNS says otherwise."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(stderr=stderr, width=120)
+
+
+console = _console(stderr=False)
 """Results go here."""
-errors_console = Console(stderr=True)
+errors_console = _console(stderr=True)
 """Progress and errors go here, so that standard output is clean for scripts."""
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -26,18 +34,23 @@ def print_json(value: Any) -> None:
     console.file.write(json.dumps(value, indent=1) + "\n")
 
 
-def parse_hparams(pairs: Sequence[str]) -> dict[str, Value]:
+def names(text: str) -> tuple[str, ...]:
+    """ "ERM,DAT" -> ("ERM", "DAT")."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> dict[str, Value]:
     """["eps=2", "norm=linf"] -> {"eps": 2, "norm": "linf"}."""
     values: dict[str, Value] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"--hparam {pair!r}: write NAME=VALUE, e.g. --hparam eps=2")
+            raise UserError(f"{option} {pair!r}: write NAME=VALUE, e.g. {option} eps=2")
         try:
             value = json.loads(text)
         except ValueError:
             value = text
         if isinstance(value, (list, dict)):
-            raise UserError(f"--hparam {pair!r}: the value must be a number or a word")
+            raise UserError(f"{option} {pair!r}: the value must be a number or a word")
         values[name] = value
     return values

@@ -31,6 +31,7 @@ def demo(
     """
     from domainwise import files
     from domainwise.demo import Demo
+    from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
 
     plan = Demo.plan(files.writable_folder(out), trials=trials, all_methods=all_methods, steps=steps, seed=seed)
@@ -39,7 +40,7 @@ def demo(
     )
     try:
         with closing(plan.execute(workers=workers, device=device)) as events:
-            statuses = follow(plan.runs, events, errors_console)
+            statuses = follow(plan.runs, events, errors_console, out)
     except KeyboardInterrupt:
         errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
         raise typer.Exit(130) from None
@@ -53,6 +54,6 @@ def demo(
     if as_json:
         print_json(table.as_json() | {"pictures": [str(path) for path in written]})
         return
-    console.print(table.render())
+    console.print(terminal(table))
     console.print(table.sentence("DAT"), highlight=False)
     console.print(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.", soft_wrap=True)

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, Seed, console, errors_console, parse_hparams, print_json
+from domainwise.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --dataset BackgroundDigits --algorithm DAT --test-domain 0 --hparam eps=2[/]"
@@ -37,6 +38,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
+    from domainwise.claims import Busy
     from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
     from domainwise.runs import Run
@@ -57,15 +59,23 @@ def train(
         track=track or [],
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
+    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
+    task = bar.add_task(str(run), total=run.steps)
+
+    def progress(step: int) -> None:
+        bar.start()  # only now, so that an error found before the first step is one line
+        bar.update(task, completed=step + 1)
+
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True) as bar:
-            task = bar.add_task(str(run), total=run.steps)
-            outcome = train_run(
-                run, out, device=device, data_root=data_root, progress=lambda step: bar.update(task, completed=step + 1)
-            )
+        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress)
     except Interrupted as stop:
         errors_console.print(f"{stop}; the same command continues from there")
         raise typer.Exit(130) from None
+    except Busy as busy:
+        raise UserError(f"{busy}; wait for it, or use another --out") from None
+    finally:
+        if bar.live.is_started:
+            bar.stop()
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     if as_json:
         final = [{"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in last]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from domainwise.data.environments import Environments
+from domainwise.data.environments import HELD_OUT, Environments
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.spaces import Scale
 from domainwise.registry import Registry, first_line
@@ -28,6 +28,15 @@ class Dataset:
     steps: int
     loader: Loader
     evaluate_every: int = 100
+    validation: tuple[str, ...] = ()
+    """Domains that only ever choose models (NICO has one); then `unseen` says which are tested on."""
+    unseen: tuple[str, ...] = ()
+    held_out: float = HELD_OUT
+
+    @property
+    def testable(self) -> tuple[str, ...]:
+        """The domains that are left out in turn."""
+        return self.unseen or self.domains
 
     def load(self, root: Path | None = None) -> Environments:
         return _load(self.name, data_root(root))

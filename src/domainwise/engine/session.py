@@ -7,7 +7,6 @@ import torch
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
 from domainwise.data.batches import Batches
-from domainwise.engine.devices import check_precision
 from domainwise.nets import build
 from domainwise.protocol import seeds
 from domainwise.runs import Run
@@ -21,12 +20,11 @@ class Session:
     """
 
     def __init__(self, run: Run, environments: Environments, device: torch.device) -> None:
-        check_precision(run.precision, device)
         self.run, self.device = run, device
         self.environments = environments.to(device)
         domains = (*run.train_domains, "unseen", *run.test_domains)
         keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
-        rows = [environments.split(domain, run.trial)["in"] for domain in run.train_domains]
+        rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         torch.manual_seed(seeds.seed("weights", *keys))
         self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
         stream = seeds.generator("batches", *keys, device=device)

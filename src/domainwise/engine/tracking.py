@@ -18,7 +18,7 @@ def track_penalties(session: Session, step: int) -> list[PenaltyRecord]:
     algorithm.eval()
     records = []
     for number, domain in enumerate(run.train_domains):
-        rows = environments.split(domain, run.trial)["in"]
+        rows = environments.split(domain, run.trial, run.held_out)["in"]
         rows = rows[permutation(len(rows), "track", run.trial, domain)][:SAMPLES].to(environments.images.device)
         x, y = environments.normalise(environments.images[rows]), environments.labels[rows]
         measured = penalties(partial(algorithm.predict, domain=number), x, y)

@@ -10,8 +10,9 @@ import torch
 
 from domainwise import files
 from domainwise.algorithms import Algorithm
+from domainwise.claims import Busy, Claim
 from domainwise.data import DATASETS, Environments
-from domainwise.engine.devices import pick_device
+from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.session import Session
@@ -42,27 +43,32 @@ def train(
     device: str = "auto",
     data_root: Path | None = None,
     environments: Environments | None = None,
+    retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     checkpoint_seconds: float = 30.0,
 ) -> Outcome:
     """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
 
+    A run that failed before is tried again if `retry`.
+
     Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
     and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
     """
     place = pick_device(device)
-    folder = RunFolder(files.writable_folder(Path(out)), run)
-    records, status = folder.read()
-    if status is not None and status.status != "failed":
-        return Outcome(run, records, status, folder.path, None)
+    check_precision(run.precision, place)
     data = environments or DATASETS.find(run.dataset).load(data_root)
+    folder = RunFolder(files.writable_folder(Path(out)), run)
+    folder.create()
 
-    with torch.random.fork_rng(), Interruption() as interruption:
+    with Claim(folder.path) as claim, torch.random.fork_rng(), Interruption() as interruption:
+        records, status = folder.read()
+        if status is not None and not (retry and status.status == "failed"):
+            claim.forget()
+            return Outcome(run, records, status, folder.path, None)
         session = Session(run, data, place)
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
             session.load_state(checkpoint)
-        folder.create()
         records = folder.rewind(session.next_step - 1)
         parts = parts_to_judge(run, data.to(place))
         started, saved = time.monotonic() - session.seconds, time.monotonic()
@@ -82,6 +88,8 @@ def train(
                 ]
                 if "penalties" in run.track:
                     folder.append_penalties(track_penalties(session, step))
+                if claim.overtaken():
+                    raise Busy(f"{run} was taken over by another process while this one was not heard of")
                 folder.append(rows)
                 records += rows
             if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
@@ -91,4 +99,5 @@ def train(
             if interruption.requested and step < run.steps - 1:
                 raise Interrupted(f"{run} stopped after step {step}")
         folder.finish(status, session.algorithm.state_dict())
+        claim.forget()
     return Outcome(run, records, status, folder.path, session.algorithm)

@@ -5,14 +5,11 @@ tab:searchsingle                         single-source DAT
 appendix text                            WRM and ADA on every dataset; DAT and the learning rate on Mixed-Same
 """
 
-from typing import Literal
-
 from domainwise.protocol.spaces import LogInteger, LogUniform, Parameter, Uniform
 
-Setting = Literal["multi", "single"]
 Exponents = tuple[float, float]
 
-BALLS: dict[Setting, dict[str, dict[str, tuple[Exponents, Exponents]]]] = {
+BALLS: dict[str, dict[str, dict[str, tuple[Exponents, Exponents]]]] = {
     "multi": {
         "DAT": {
             "ColoredMNIST": ((-1, 2), (-2, 1)),
@@ -61,7 +58,7 @@ LEARNING_RATES: dict[str, Parameter] = {"MixedSame": LogUniform(-5.5, -4.5, defa
 """Where the paper changes DomainBed's range of the learning rate, for every algorithm."""
 
 
-def paper_space(algorithm: str, dataset: str, setting: Setting = "multi") -> dict[str, Parameter]:
+def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[str, Parameter]:
     """What the paper searches differently from DomainBed: overrides of the algorithm's own space, often empty.
 
     Ensemble UAT is made of UAT models and shares their ranges. Draw 0 keeps the protocol's default where it lies in the

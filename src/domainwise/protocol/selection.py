@@ -1,11 +1,11 @@
 """Model selection: which draw and which step to report, from records alone. A number without its rule is not a result.
 
-Each rule looks at the curves of all draws of one algorithm, dataset, unseen domain and trial, picks one point, and
-reports the unseen domain's `in` accuracy there.
+A rule looks at all draws of one algorithm, dataset, domains and trial, picks one of their evaluations, and reports the
+unseen domain's `in` accuracy there. Ties go to the lowest draw, then to the earliest step.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """The accuracies of one run over its evaluations."""
+    """The accuracies of one run over its evaluations, and those of its companions.
+
+    Companions are the runs of the same draw and trial that leave out one further domain each: leave-one-domain-out
+    validation needs them.
+    """
 
     run: Run
     steps: tuple[int, ...]
-    accuracy: dict[tuple[str, str], Floats]  # (domain, split) -> one value per step
+    accuracy: Mapping[tuple[str, str], Floats]  # (domain, split) -> one value per step
+    companions: Mapping[str, "Curve"] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run, records: Iterable[Record]) -> "Curve":
@@ -32,48 +37,74 @@ class Curve:
         steps = tuple(sorted(set.intersection(*(set(v) for v in values.values())))) if values else ()
         return cls(run, steps, {part: np.array([v[step] for step in steps]) for part, v in values.items()})
 
+    def mean(self, domains: Sequence[str], split: str) -> Floats | None:
+        """The mean accuracy over domains, per step; None where one was not judged."""
+        curves = [self.accuracy.get((domain, split)) for domain in domains]
+        known = [curve for curve in curves if curve is not None]
+        return np.mean(known, axis=0) if known and len(known) == len(curves) else None
+
 
 @dataclass(frozen=True)
 class Choice:
-    """The point a rule picked, and what is reported of it."""
+    """The point a rule picked, and the unseen domain's accuracy there."""
 
     run: Run
     step: int
-    accuracy: dict[str, float]  # unseen domain -> accuracy on its `in` split
+    accuracy: float
 
 
-Rule = Callable[[Sequence[Curve]], Choice]
+Score = Callable[[Curve, str], Floats | None]
+"""How good each evaluation of a curve looks for an unseen domain; None if the rule cannot judge it."""
 
 
-def training_domain(curves: Sequence[Curve]) -> Choice:
+def training_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it must not look)
     """Over all draws and evaluations, the highest mean `out` accuracy of the training domains."""
-
-    def score(curve: Curve) -> Floats:
-        return np.mean([curve.accuracy[domain, "out"] for domain in curve.run.train_domains], axis=0)
-
-    return _best(curves, score)
+    return curve.mean(curve.run.train_domains, "out")
 
 
-def oracle(curves: Sequence[Curve]) -> Choice:
-    """At the last evaluation only, the highest mean `out` accuracy of the unseen domains: test-domain validation."""
-
-    def score(curve: Curve) -> Floats:
-        unseen = np.mean([curve.accuracy[domain, "out"] for domain in curve.run.test_domains], axis=0)
-        return np.where(np.arange(len(unseen)) == len(unseen) - 1, unseen, -np.inf)
-
-    return _best(curves, score)
+def oracle(curve: Curve, unseen: str) -> Floats | None:
+    """At the last evaluation only, the highest `out` accuracy of the unseen domain: test-domain validation."""
+    out = curve.accuracy.get((unseen, "out"), curve.accuracy.get((unseen, "in")))
+    return None if out is None else np.where(np.arange(len(out)) == len(out) - 1, out, -np.inf)
 
 
-RULES: dict[str, Rule] = {"training-domain": training_domain, "oracle": oracle}
+def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
+    """The highest mean, over every further domain, of its `in` accuracy when it is left out too, at the same step."""
+    further = curve.run.train_domains
+    if len(curve.run.test_domains) > 1 or not all(domain in curve.companions for domain in further):
+        return None
+    scores = []
+    for domain in further:
+        companion = curve.companions[domain]
+        at = {step: i for i, step in enumerate(companion.steps)}
+        left_out = companion.accuracy.get((domain, "in"))
+        if left_out is None or unseen not in companion.run.test_domains:
+            return None
+        scores.append([left_out[at[step]] if step in at else -np.inf for step in curve.steps])
+    return np.mean(scores, axis=0)
 
 
-def _best(curves: Sequence[Curve], score: Callable[[Curve], Floats]) -> Choice:
-    """The first of the highest: the lowest draw, then the earliest step."""
-    ordered = sorted((curve for curve in curves if curve.steps), key=lambda curve: curve.run.draw)
-    if not ordered:
-        raise ValueError("no evaluations to select from")
-    scores = [score(curve) for curve in ordered]
-    winner = int(np.argmax([values.max() for values in scores]))
-    curve, at = ordered[winner], int(scores[winner].argmax())
-    reported = {domain: float(curve.accuracy[domain, "in"][at]) for domain in curve.run.test_domains}
-    return Choice(curve.run, curve.steps[at], reported)
+def validation_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it must not look)
+    """Over all draws and evaluations, the highest accuracy on the whole of the validation domains."""
+    return curve.mean(curve.run.validation_domains, "in")
+
+
+RULES: dict[str, Score] = {
+    "training-domain": training_domain,
+    "leave-one-domain-out": leave_one_domain_out,
+    "oracle": oracle,
+    "validation-domain": validation_domain,
+}
+
+
+def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
+    """The rule's choice among the draws of one search; None if it can judge none of them."""
+    best: tuple[float, Choice] | None = None
+    for curve in sorted(curves, key=lambda curve: curve.run.draw):
+        scores = RULES[rule](curve, unseen) if curve.steps else None
+        if scores is None or (unseen, "in") not in curve.accuracy:
+            continue
+        at = int(scores.argmax())
+        if np.isfinite(scores[at]) and (best is None or scores[at] > best[0]):
+            best = float(scores[at]), Choice(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
+    return best[1] if best else None

@@ -1,61 +1,77 @@
-"""Progress of many runs: what runs, how far, and how long it still takes."""
+"""Progress of many runs: what runs, how far, how long it still takes, and the best so far."""
 
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
-from domainwise.algorithms import ALGORITHMS
-from domainwise.records import Status
+from domainwise.records import RunFolder, Status
+from domainwise.report.words import duration
 from domainwise.runs import Run
-from domainwise.sweep.local import Event
+from domainwise.sweep.collection import read_curve
+from domainwise.sweep.events import Event, cost
+from domainwise.sweep.status import promise
 
 PLAIN_SECONDS = 15.0
 """How often a line is printed where there is no terminal to draw on."""
 
 
-def cost(run: Run) -> float:
-    """A run's work in passes, the unit in which time left is estimated."""
-    return run.steps * ALGORITHMS.find(run.algorithm).passes
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 class Watch:
-    """Follows events and keeps count."""
+    """Follows events and keeps count, in constant time per event."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.total = len(runs)
+    def __init__(self, runs: Sequence[Run], out: Path) -> None:
+        self.out = out
+        self.runs = len(runs)
+        self.left = sum(map(cost, runs))
+        self.worked = 0.0
+        self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
-        self.work = dict.fromkeys(runs, 0.0)
-        self.before = 0.0
+        self.best: tuple[float, str] | None = None
         self.started = time.monotonic()
 
     def note(self, event: Event) -> None:
-        first_sight = self.work[event.run] == 0.0
-        self.work[event.run] = (
-            cost(event.run) * (event.step + 1) / event.run.steps if not event.ended else cost(event.run)
-        )
+        run = event.run
+        before = self.active.pop(run, -1) + 1
+        after = run.steps if event.ended else event.step + 1
+        work = cost(run) * (after - before) / run.steps
+        self.left -= work
+        if not event.earlier:
+            self.worked += max(0.0, work)
         if event.ended:
-            self.statuses[event.run] = event.ended
-            if first_sight and time.monotonic() - self.started < 0.5:  # had ended in an earlier call
-                self.before += self.work[event.run]
+            self.statuses[run] = event.ended
+            if event.ended.status == "done":
+                self._compare(run)
+        else:
+            self.active[run] = event.step
+
+    def _compare(self, run: Run) -> None:
+        found = promise(read_curve(RunFolder(self.out, run))[0])
+        if found is not None and (self.best is None or found[0] > self.best[0]):
+            self.best = found
 
     @property
-    def time_left(self) -> str:
-        done = sum(self.work.values()) - self.before
-        left = sum(cost(run) - work for run, work in self.work.items())
-        return f"about {duration((time.monotonic() - self.started) * left / done)} left" if done else "estimating"
+    def line(self) -> str:
+        failed = sum(status.status != "done" for status in self.statuses.values())
+        remaining = self.runs - len(self.statuses) - len(self.active)
+        left = "estimating the time left"
+        if self.worked:
+            left = f"about {duration((time.monotonic() - self.started) * self.left / self.worked)} left"
+        done = len(self.statuses) - failed
+        return f"{done}/{self.runs} done, {len(self.active)} running, {failed} failed, {remaining} remaining, {left}"
+
+    @property
+    def best_line(self) -> str:
+        return f"best by training-domain validation so far: {self.best[1]}" if self.best else ""
 
 
-def follow(runs: Sequence[Run], events: Iterable[Event], console: Console) -> dict[Run, Status]:
+def follow(runs: Sequence[Run], events: Iterable[Event], console: Console, out: Path) -> dict[Run, Status]:
     """Shows the events as they come; returns how each run ended."""
-    watch = Watch(runs)
+    watch = Watch(runs, out)
     if console.is_terminal:
         _draw(watch, events, console)
     else:
@@ -64,21 +80,23 @@ def follow(runs: Sequence[Run], events: Iterable[Event], console: Console) -> di
 
 
 def _draw(watch: Watch, events: Iterable[Event], console: Console) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
-        overall = progress.add_task("all runs", total=sum(map(cost, watch.work)), note="starting")
-        bars: dict[Run, TaskID] = {}
+    bars = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
+    tasks: dict[Run, TaskID] = {}
+
+    def picture() -> Group:
+        return Group(Text(watch.line, style="bold"), bars, Text(watch.best_line, style="dim"))
+
+    with Live(picture(), console=console, transient=True, refresh_per_second=8) as live:
         for event in events:
             watch.note(event)
-            note = f"{len(watch.statuses)}/{watch.total} done, {watch.time_left}"
-            progress.update(overall, completed=sum(watch.work.values()), note=note)
-            if event.ended and event.run in bars:
-                progress.remove_task(bars.pop(event.run))
+            if event.ended and event.run in tasks:
+                bars.remove_task(tasks.pop(event.run))
             elif not event.ended:
-                if event.run not in bars:
-                    bars[event.run] = progress.add_task(str(event.run), total=event.run.steps, note="")
-                note = f"step {event.step}/{event.run.steps}"
-                progress.update(bars[event.run], completed=event.step, note=note)
+                if event.run not in tasks:
+                    tasks[event.run] = bars.add_task(escape(str(event.run)), total=event.run.steps)
+                bars.update(tasks[event.run], completed=event.step + 1)
+            if not event.earlier:
+                live.update(picture())
 
 
 def _print(watch: Watch, events: Iterable[Event], console: Console) -> None:
@@ -86,5 +104,5 @@ def _print(watch: Watch, events: Iterable[Event], console: Console) -> None:
     for event in events:
         watch.note(event)
         if time.monotonic() - printed > PLAIN_SECONDS:
-            console.print(f"{len(watch.statuses)}/{watch.total} runs done, {watch.time_left}")
+            console.print(watch.line, soft_wrap=True, highlight=False)
             printed = time.monotonic()

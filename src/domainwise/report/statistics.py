@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Curve, Rule
+from domainwise.protocol.selection import Curve, select
+from domainwise.sweep.collection import searches
 
 Scores = dict[str, dict[str, dict[int, float]]]
-"""algorithm -> unseen domain -> trial -> selected accuracy in per cent."""
+"""method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,17 @@ class Difference:
     mean: float
     error: float | None  # unknown from a single pair
     ahead: int
+    behind: int
     n: int
 
     def __str__(self) -> str:
         return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
+
+    @property
+    def sign_p(self) -> float:
+        """Two-sided sign test: how likely a split at least this uneven is if neither is better; ties do not count."""
+        n, k = self.ahead + self.behind, min(self.ahead, self.behind)
+        return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
 
     @property
     def verdict(self) -> str:
@@ -49,32 +57,29 @@ class Difference:
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
 
-def selected(curves: Sequence[Curve], rule: Rule) -> Scores:
-    """The rule's choice for every algorithm, unseen domain and trial."""
-    groups: dict[tuple[str, str, int], list[Curve]] = {}
-    for curve in curves:
-        for domain in curve.run.test_domains:
-            groups.setdefault((curve.run.algorithm, domain, curve.run.trial), []).append(curve)
+def selected(curves: Sequence[Curve], rule: str) -> Scores:
+    """The rule's choice for every method, column and trial that it can judge."""
     scores: Scores = {}
-    for (algorithm, domain, trial), group in groups.items():
-        if any(curve.steps for curve in group):
-            accuracy = 100 * rule(group).accuracy[domain]
-            scores.setdefault(algorithm, {}).setdefault(domain, {})[trial] = accuracy
+    for (method, source, unseen, trial), draws in searches(curves).items():
+        choice = select(draws, unseen, rule)
+        if choice is not None:
+            column = f"{source} → {unseen}" if source else unseen
+            scores.setdefault(method, {}).setdefault(column, {})[trial] = 100 * choice.accuracy
     return scores
 
 
-def average(scores: Mapping[str, Mapping[int, float]], domains: Sequence[str]) -> Estimate | None:
-    """Over these domains: their mean per trial first, then over the trials that have all of them; None without any."""
-    trials = set.intersection(*(set(scores.get(domain, {})) for domain in domains)) if domains else set()
+def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -> Estimate | None:
+    """Over these columns: their mean per trial first, then over the trials that have all of them; None without any."""
+    trials = set.intersection(*(set(scores.get(column, {})) for column in columns)) if columns else set()
     if not trials:
         return None
-    return estimate([float(np.mean([scores[domain][trial] for domain in domains])) for trial in sorted(trials)])
+    return estimate([float(np.mean([scores[column][trial] for column in columns])) for trial in sorted(trials)])
 
 
 def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference | None:
-    """Over all (domain, trial) that both have, None if there are none; the error is from the sample deviation."""
-    gaps = [a[d][t] - b[d][t] for d in a if d in b for t in a[d] if t in b[d]]
+    """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation."""
+    gaps = [a[c][t] - b[c][t] for c in a if c in b for t in a[c] if t in b[c]]
     if not gaps:
         return None
     error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else None
-    return Difference(float(np.mean(gaps)), error, sum(gap > 0 for gap in gaps), len(gaps))
+    return Difference(float(np.mean(gaps)), error, sum(g > 0 for g in gaps), sum(g < 0 for g in gaps), len(gaps))

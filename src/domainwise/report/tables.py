@@ -1,23 +1,25 @@
-"""Accuracy tables: per unseen domain and average, mean ± standard error, with the paired difference to a baseline."""
+"""Accuracy tables: one per experiment and selection rule, a row per method, mean ± standard error."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired
+from domainwise.data import DATASETS
+from domainwise.protocol.selection import Curve
+from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
+from domainwise.sweep.collection import Collection, Experiment, method
 
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm's line."""
+    """One method's line, and how much was searched for it."""
 
-    algorithm: str
-    domains: dict[str, Estimate]
+    method: str
+    cells: dict[str, Estimate]
     average: Estimate | None
     difference: Difference | None
+    draws: int = 1
+    trials: int = 1
 
 
 @dataclass(frozen=True)
@@ -27,59 +29,88 @@ class AccuracyTable:
     dataset: str
     selection: str
     baseline: str
+    columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    setting: str = "multi"
+    network: str = ""
+    steps: int = 0
 
     @classmethod
     def of(
-        cls, dataset: str, selection: str, scores: Scores, order: Sequence[str], baseline: str = "ERM"
+        cls, dataset: str, selection: str, scores: Scores, order: Sequence[str] = (), baseline: str = "ERM"
     ) -> "AccuracyTable":
+        """From selected scores; methods in the given order, the rest after them by name."""
+        columns = _ordered(dataset, {column for by_column in scores.values() for column in by_column})
+        names = [name for name in order if name in scores] + sorted(set(scores) - set(order))
         rows = []
-        domains = sorted({domain for by_domain in scores.values() for domain in by_domain})
-        for algorithm in (name for name in order if name in scores):
-            by_domain = scores[algorithm]
-            gap = paired(by_domain, scores[baseline]) if baseline in scores and algorithm != baseline else None
-            cells = {domain: estimate(list(trials.values())) for domain, trials in sorted(by_domain.items())}
-            rows.append(Row(algorithm, cells, average(by_domain, domains), gap))
-        return cls(dataset, selection, baseline, tuple(rows))
+        for name in names:
+            by_column = scores[name]
+            gap = paired(by_column, scores[baseline]) if baseline in scores and name != baseline else None
+            cells = {c: estimate(list(by_column[c].values())) for c in columns if c in by_column}
+            rows.append(Row(name, cells, average(by_column, columns), gap))
+        return cls(dataset, selection, baseline, tuple(columns), tuple(rows))
 
     @property
-    def columns(self) -> list[str]:
-        return sorted({domain for row in self.rows for domain in row.domains})
+    def title(self) -> str:
+        where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
+        return f"{self.dataset}: accuracy on {where}, per cent"
 
-    def render(self) -> Table:
-        """For the terminal, the best of every column in bold."""
-        table = Table(
-            title=f"{self.dataset}: accuracy on the unseen domain, per cent",
-            caption=f"mean ± standard error; selected by {self.selection} validation",
-            box=SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-        )
-        table.add_column("algorithm", no_wrap=True)
-        for name in (*self.columns, "average", f"minus {self.baseline}"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for row in self.rows:
-            cells = [self._cell(row.domains.get(d), [r.domains.get(d) for r in self.rows]) for d in self.columns]
-            mean = self._cell(row.average, [r.average for r in self.rows])
-            table.add_row(row.algorithm, *cells, mean, str(row.difference) if row.difference else "")
-        return table
+    @property
+    def caption(self) -> str:
+        """What a number is worth nothing without."""
+        searched = sorted({(row.draws, row.trials) for row in self.rows})
+        effort = "; ".join(f"{draws} draws x {trials} trials" for draws, trials in searched)
+        facts = [self.network, f"{self.steps} steps" if self.steps else "", effort if self.steps else ""]
+        context = ", ".join(fact for fact in facts if fact)
+        return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
 
-    @staticmethod
-    def _cell(own: Estimate | None, column: Sequence[Estimate | None]) -> str:
-        if own is None:
-            return "not run"
-        best = max(e.mean for e in column if e is not None)
-        return f"[bold]{own}[/bold]" if own.mean == best else str(own)
-
-    def sentence(self, algorithm: str) -> str:
+    def sentence(self, name: str) -> str:
         """What the row means, in words."""
-        row = next((row for row in self.rows if row.algorithm == algorithm), None)
+        row = next((row for row in self.rows if row.method == name), None)
         if row is None or row.difference is None:
-            return f"{algorithm} and {self.baseline} were not both run: nothing to compare."
+            return f"{name} and {self.baseline} were not both run: nothing to compare."
         gap = row.difference
         return (
-            f"On domains they never saw, {algorithm} is {gap.verdict} {self.baseline}: {gap} points "
-            f"over {gap.n} pairs of runs, ahead in {gap.ahead} of them."
+            f"On domains they never saw, {name} is {gap.verdict} {self.baseline}: {gap} points over {gap.n} pairs of "
+            f"runs, ahead in {gap.ahead} of them (sign test p = {gap.sign_p:.2g})."
         )
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def tables(collection: Collection, rule: str, baseline: str = "ERM") -> list[AccuracyTable]:
+    """A table per experiment that the rule can judge."""
+    found = []
+    for experiment, curves in collection.experiments().items():
+        scores = selected(curves, rule)
+        if scores:
+            found.append(_table(experiment, curves, scores, rule, baseline))
+    return found
+
+
+def _table(experiment: Experiment, curves: Sequence[Curve], scores: Scores, rule: str, baseline: str) -> AccuracyTable:
+    plain = AccuracyTable.of(experiment.dataset, rule, scores, _registered(scores), baseline)
+    rows = []
+    for row in plain.rows:
+        own = [curve.run for curve in curves if method(curve.run) == row.method]
+        draws, trials = len({run.draw for run in own}), len({run.trial for run in own})
+        rows.append(Row(row.method, row.cells, row.average, row.difference, draws, trials))
+    return AccuracyTable(
+        experiment.dataset, rule, baseline, plain.columns, tuple(rows), experiment.setting, experiment.network,
+        experiment.steps,
+    )  # fmt: skip
+
+
+def _registered(scores: Scores) -> list[str]:
+    """Methods in the order of the registry, variants after their algorithm."""
+    from domainwise.algorithms import ALGORITHMS
+
+    return [name for algorithm in ALGORITHMS for name in sorted(scores) if name.split(" (")[0] == algorithm]
+
+
+def _ordered(dataset: str, columns: set[str]) -> list[str]:
+    """Domains in the dataset's order, and unknown ones by name."""
+    known = list(DATASETS.find(dataset).domains) if dataset in DATASETS else []
+    rank = {domain: i for i, domain in enumerate(known)}
+    return sorted(columns, key=lambda column: [(rank.get(part, len(known)), part) for part in column.split(" → ")])

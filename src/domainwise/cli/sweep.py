@@ -1,0 +1,208 @@
+"""`domainwise sweep` and `domainwise status`."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from domainwise.cli.common import (
+    DataRoot,
+    Device,
+    Json,
+    Seed,
+    console,
+    errors_console,
+    names,
+    parse_hparams,
+    print_json,
+)
+from domainwise.errors import UserError
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
+    "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 2 --on ray[/]"
+)
+STATUS_EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
+WATCH_SECONDS = 2.0
+
+On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
+Workers = Annotated[int | None, typer.Option(help="Runs at once on this machine [default: one per core].", min=1)]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join [default: start one on the loopback].")]
+Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+
+
+def sweep(
+    dataset: Annotated[str, typer.Option(help="See: domainwise list.")],
+    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,DAT",
+    hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
+    trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
+    setting: Annotated[str, typer.Option(help="multi: leave one domain out; single: train on one.")] = "multi",
+    test_domains: Annotated[str, typer.Option(help="Names or numbers with commas between [default: all].")] = "",
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
+    ] = False,
+    space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
+    hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
+    network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
+        "runs/sweep"
+    ),
+    on: On = "local",
+    workers: Workers = None,
+    address: Address = None,
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
+    retry: Retry = False,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
+    from domainwise.sweep.events import Settings
+    from domainwise.sweep.plan import Plan
+
+    plan = Plan(
+        dataset,
+        names(algorithms),
+        draws=hparams,
+        trials=trials,
+        setting=setting,
+        space=space,
+        test_domains=names(test_domains),
+        pairs=pairs,
+        steps=steps,
+        evaluate_every=evaluate_every,
+        network=network,
+        seed=seed,
+        precision=precision,
+        hparams=parse_hparams(hparam or []),
+    )
+    place = {
+        "on": on,
+        "workers": workers,
+        "address": address,
+        "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
+    }
+    run_plans([plan], Settings(out, device, data_root, retry), place, dry_run=dry_run, as_json=as_json)
+
+
+def run_plans(
+    plans: Sequence[Any], settings: Any, place: Mapping[str, Any], *, dry_run: bool, as_json: bool, note: str = ""
+) -> None:
+    """Executes plans into one folder and shows what came out."""
+    from domainwise.report.formats import terminal
+    from domainwise.report.progress import follow
+    from domainwise.report.tables import tables
+    from domainwise.report.words import duration
+    from domainwise.sweep.collection import collect
+    from domainwise.sweep.estimate import estimate_seconds
+    from domainwise.sweep.launch import launch
+    from domainwise.sweep.plan import planned_runs
+    from domainwise.sweep.status import standing
+
+    runs = planned_runs(plans)
+    if dry_run:
+        open_runs = runs
+        if settings.out.is_dir():
+            from domainwise.sweep.events import ended
+
+            open_runs = [run for run in runs if ended(run, settings) is None]
+        seconds = estimate_seconds(open_runs, settings.device, settings.data_root) if open_runs else 0.0
+        at_once = place["workers"] or os.cpu_count() or 1
+        if as_json:
+            print_json({"runs": len(runs), "missing": len(open_runs), "seconds": round(seconds), "workers": at_once})
+        else:
+            console.print(
+                f"{len(runs)} runs, {len(open_runs)} still to do: about {duration(seconds / at_once)} with {at_once} at "
+                f"once, measured by a few real steps of each algorithm{note}"
+            )
+        return
+    for plan in plans:
+        plan.save(settings.out)
+    errors_console.print(f"{len(runs)} runs into {settings.out}{note}", soft_wrap=True)
+    try:
+        with closing(launch(runs=runs, settings=settings, **place)) as events:
+            follow(runs, events, errors_console, settings.out)
+    except KeyboardInterrupt:
+        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
+        raise typer.Exit(130) from None
+    stands = standing(settings.out, runs)
+    collection = collect(settings.out)
+    found = tables(collection, "training-domain")
+    if as_json:
+        print_json({"standing": standing_json(stands), "tables": [table.as_json() for table in found]})
+    else:
+        for table in found:
+            console.print(terminal(table))
+        console.print(
+            f"{stands}. Other selection rules: domainwise table {settings.out} --selection all", soft_wrap=True
+        )
+    list_failures(stands)
+    if stands.failed:
+        raise typer.Exit(1)
+
+
+def list_failures(stands: Any) -> None:
+    """Each failure with its reason, and how to try again."""
+    for status in (*stands.failed, *stands.diverged):
+        errors_console.print(f"{status.run} {status.status} at step {status.step}: {status.reason}", soft_wrap=True)
+    if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
+        command = shlex.join(["domainwise", *sys.argv[1:]])
+        errors_console.print(f"to try the failed runs again: {command} --retry", soft_wrap=True, highlight=False)
+    elif stands.failed:
+        errors_console.print("to try the failed runs again: the sweep's own command with --retry")
+
+
+def standing_json(stands: Any) -> dict[str, Any]:
+    return {
+        "total": stands.total,
+        "done": stands.done,
+        "running": stands.running,
+        "remaining": stands.remaining,
+        "failed": [{"run": s.run, "reason": s.reason} for s in stands.failed],
+        "diverged": [{"run": s.run, "reason": s.reason} for s in stands.diverged],
+    }
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder (its --out).")],
+    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Where a sweep stands, from another terminal or machine: done, running, failed, remaining, time left, best."""
+    from domainwise.sweep.plan import planned_runs, saved_plans
+    from domainwise.sweep.status import best_so_far, standing
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
+    runs = planned_runs(list(saved_plans(folder)))
+    if not runs:
+        raise UserError(f"{folder} holds no plan of a sweep: give the folder of a sweep (its --out)")
+    stands = standing(folder, runs)
+    if as_json:
+        print_json(standing_json(stands))
+        return
+    if watch:
+        with Live(str(stands), console=console, refresh_per_second=4) as live:
+            while stands.remaining or stands.running:
+                time.sleep(WATCH_SECONDS)
+                stands = standing(folder, runs)
+                live.update(str(stands))
+    else:
+        console.print(str(stands), highlight=False)
+    if best := best_so_far(folder, runs):
+        console.print(best, highlight=False, soft_wrap=True)
+    list_failures(stands)

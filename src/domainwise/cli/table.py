@@ -1,0 +1,89 @@
+"""`domainwise table` and `domainwise export-domainbed`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.errors import UserError, unknown
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise table runs/sweep --selection all[/]   ·   "
+    "[bold]domainwise table runs/sweep --format latex > table.tex[/]   ·   "
+    "[bold]domainwise table runs/sweep --paper table1[/]"
+)
+EXPORT_EXAMPLES = "Examples:  [bold]domainwise export-domainbed runs/sweep domainbed_output[/]"
+FORMATS = ("terminal", "markdown", "latex", "csv", "json")
+
+
+def table(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder, or an output folder of DomainBed.")],
+    selection: Annotated[
+        str, typer.Option(help="training-domain, leave-one-domain-out, oracle, validation-domain, or all.")
+    ] = ("training-domain"),
+    form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
+    baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
+    paper: Annotated[
+        str | None, typer.Option(help="Put a table of the paper beside ours: its number or label.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accuracy per unseen domain and average, with the selection rule that chose it."""
+    from domainwise.protocol.selection import RULES
+    from domainwise.report import beside, formats
+    from domainwise.report.tables import tables
+    from domainwise.sweep.collection import collect
+    from domainwise.sweep.domainbed import collect_domainbed, is_domainbed
+
+    form = "json" if as_json else form
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS)
+    if selection != "all" and selection not in RULES:
+        raise unknown("selection rule", selection, [*RULES, "all"])
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
+    collection = collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
+    for note in collection.notes:
+        errors_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    if paper is not None:
+        rows = beside.compare(paper, collection)
+        if form == "json":
+            print_json(beside.as_json(paper, rows))
+        elif form == "terminal":
+            console.print(beside.terminal(paper, rows))
+        elif form == "markdown":
+            console.file.write(beside.markdown(paper, rows))
+        else:
+            raise UserError(f"--paper is shown as terminal, markdown or json, not {form}")
+        return
+    rules = list(RULES) if selection == "all" else [selection]
+    found = [one for rule in rules for one in tables(collection, rule, baseline)]
+    if not found:
+        raise UserError(
+            f"{folder}: nothing to show; no run there has the evaluations that {selection} validation needs"
+        )
+    if form == "json":
+        print_json({"tables": [one.as_json() for one in found]})
+    elif form == "csv":
+        console.file.write(formats.comma_separated(found))
+    elif form == "terminal":
+        for one in found:
+            console.print(formats.terminal(one))
+            for row in one.rows:
+                if row.difference is not None:
+                    console.print(one.sentence(row.method), highlight=False)
+    else:
+        render = {"markdown": formats.markdown, "latex": formats.latex}[form]
+        console.file.write("\n".join(render(one) for one in found))
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    target: Annotated[Path, typer.Argument(help="A new folder for DomainBed's format.")],
+) -> None:
+    """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
+    from domainwise.sweep.domainbed import export_domainbed
+
+    count = export_domainbed(folder, target)
+    console.print(f"{count} runs written to {target}", soft_wrap=True)

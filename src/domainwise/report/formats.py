@@ -1,0 +1,94 @@
+"""One table in many forms: terminal, Markdown, LaTeX (booktabs), CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from domainwise.report.statistics import Estimate
+from domainwise.report.tables import AccuracyTable
+
+NOT_RUN = "not run"
+
+
+def cells(table: AccuracyTable) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """(method, [(text, is the best of its column)]) per row, the average and the difference to the baseline last."""
+    columns: list[list[Estimate | None]] = [[row.cells.get(column) for row in table.rows] for column in table.columns]
+    columns.append([row.average for row in table.rows])
+    best = [max((e.mean for e in column if e is not None), default=None) for column in columns]
+    result = []
+    for i, row in enumerate(table.rows):
+        line = []
+        for column, top in zip(columns, best, strict=True):
+            own = column[i]
+            line.append((NOT_RUN, False) if own is None else (str(own), own.mean == top))
+        line.append((str(row.difference) if row.difference else "", False))
+        result.append((row.method, line))
+    return result
+
+
+def headings(table: AccuracyTable) -> list[str]:
+    return ["algorithm", *table.columns, "average", f"minus {table.baseline}"]
+
+
+def terminal(table: AccuracyTable) -> Table:
+    rich = Table(
+        title=escape(table.title), caption=table.caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for i, name in enumerate(headings(table)):
+        rich.add_column(escape(name), justify="right" if i else "left", no_wrap=True)
+    for name, line in cells(table):
+        rich.add_row(escape(name), *[f"[bold]{text}[/bold]" if bold else text for text, bold in line])
+    return rich
+
+
+def markdown(table: AccuracyTable) -> str:
+    names = [name.replace("|", r"\|") for name in headings(table)]
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for name, line in cells(table):
+        shown = [f"**{text}**" if bold else text for text, bold in line]
+        lines.append(f"| {' | '.join([name, *shown])} |")
+    return f"{table.title}\n\n" + "\n".join(lines) + f"\n\n{table.caption}\n"
+
+
+def latex(table: AccuracyTable) -> str:
+    """For the packages booktabs and amsmath."""
+
+    def number(text: str, bold: bool) -> str:
+        if not re.search(r"\d", text):
+            return tex(text)
+        body = text.replace("±", r"\pm")
+        return rf"$\mathbf{{{body}}}$" if bold else f"${body}$"
+
+    names = headings(table)
+    lines = [r"\begin{tabular}{l" + "r" * (len(names) - 1) + "}", r"\toprule"]
+    lines += [" & ".join(map(tex, names)) + r" \\", r"\midrule"]
+    lines += [" & ".join([tex(name), *[number(*cell) for cell in line]]) + r" \\" for name, line in cells(table)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {table.title}; {table.caption}", ""])
+
+
+def tex(text: str) -> str:
+    """Plain text, safe in LaTeX."""
+    special = {"\\": r"\textbackslash{}", "→": r"$\to$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {character: rf"\{character}" for character in "&%$#_{}"}
+    return "".join(special.get(character, character) for character in text)
+
+
+def comma_separated(tables: Sequence[AccuracyTable]) -> str:
+    """One line per cell: easy to read back into anything."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["dataset", "setting", "network", "steps", "selection", "method", "domain", "mean", "error", "trials", "draws"]
+    )
+    for table in tables:
+        facts = [table.dataset, table.setting, table.network, table.steps, table.selection]
+        for row in table.rows:
+            for column, value in [*row.cells.items(), ("average", row.average)]:
+                if value is not None:
+                    writer.writerow([*facts, row.method, column, value.mean, value.error, value.n, row.draws])
+    return out.getvalue()

@@ -1,0 +1,137 @@
+"""Collecting: the curves of all runs in a folder, grouped into experiments and searches, ready for selection.
+
+A search is what a rule chooses from: the draws of one algorithm for the same domains and trial. An experiment is what
+goes into one table: everything alike but algorithm, domains, draw and trial.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from domainwise.errors import UserError
+from domainwise.protocol.selection import Curve
+from domainwise.records import RunFolder, Status
+from domainwise.runs import Run
+
+
+@dataclass(frozen=True, order=True)
+class Experiment:
+    """What all runs of one table have in common."""
+
+    dataset: str
+    setting: str
+    network: str
+    steps: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a folder holds: curves of the runs that were judged at least once, and how each ended."""
+
+    curves: tuple[Curve, ...]
+    statuses: dict[str, Status]
+    notes: tuple[str, ...]
+
+    def experiments(self) -> dict[Experiment, list[Curve]]:
+        """The curves of each table; of runs that leave out two domains only the role of companions is kept."""
+        grouped: dict[Experiment, list[Curve]] = {}
+        for curve in with_companions(self.curves):
+            grouped.setdefault(experiment(curve.run), []).append(curve)
+        return dict(sorted(grouped.items()))
+
+
+def experiment(run: Run) -> Experiment:
+    return Experiment(run.dataset, run.setting, run.network, run.steps, run.precision)
+
+
+def method(run: Run) -> str:
+    """The name of a table's row."""
+    return f"{run.algorithm} ({run.variant})" if run.variant else run.algorithm
+
+
+def with_companions(curves: Iterable[Curve]) -> list[Curve]:
+    """Attaches to every curve those of the runs that leave out one domain more."""
+    curves = list(curves)
+    pairs: dict[tuple[object, ...], list[Curve]] = {}
+    for curve in curves:
+        if curve.run.setting == "multi" and len(curve.run.test_domains) == 2:
+            for domain in curve.run.test_domains:
+                pairs.setdefault((*_search(curve.run), curve.run.draw, domain), []).append(curve)
+    result = []
+    for curve in curves:
+        if curve.run.setting == "single":
+            result.append(curve)
+        elif len(curve.run.test_domains) == 1:
+            unseen = curve.run.test_domains[0]
+            companions = {}
+            for other in pairs.get((*_search(curve.run), curve.run.draw, unseen), ()):
+                further = next(domain for domain in other.run.test_domains if domain != unseen)
+                companions[further] = other
+            result.append(replace(curve, companions=companions) if companions else curve)
+    return result
+
+
+def _search(run: Run) -> tuple[object, ...]:
+    """What draws of one search share, but for the domains."""
+    return (experiment(run), method(run), run.trial, run.seed)
+
+
+def collect(folder: Path) -> Collection:
+    """Reads every run below a folder. What is not a run's is passed over with a note."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
+    curves, statuses, notes = [], {}, []
+    for path in sorted(folder.glob("*/run.json")):
+        try:
+            run = Run.from_description(json.loads(path.read_text()))
+        except (UserError, ValueError, TypeError, KeyError) as error:
+            notes.append(f"{path.parent}: passed over ({error or type(error).__name__})")
+            continue
+        try:
+            curve, status = read_curve(RunFolder(folder, run))
+        except UserError as error:
+            notes.append(f"{path.parent}: passed over ({error})")
+            continue
+        if status is not None:
+            statuses[run.id] = status
+        if curve.steps:
+            curves.append(curve)
+    return Collection(tuple(curves), statuses, tuple(notes))
+
+
+def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
+    """A run's curve, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
+    try:
+        text = folder.records_file.read_bytes()
+    except FileNotFoundError:
+        return Curve(folder.run, (), {}), None
+    whole = text[: text.rfind(b"\n") + 1].rstrip(b"\n")
+    try:
+        rows = json.loads(b"[" + whole.replace(b"\n", b",") + b"]")
+        status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
+        values: dict[tuple[str, str], list[float]] = {}
+        steps: list[int] = []
+        for row in rows:
+            values.setdefault((row["domain"], row["split"]), []).append(row["accuracy"])
+            if not steps or steps[-1] != row["step"]:
+                steps.append(row["step"])
+        if any(len(v) != len(steps) for v in values.values()) or steps != sorted(set(steps)):
+            raise ValueError("not one row per step, domain and split")
+    except (ValueError, TypeError, KeyError):
+        records, status = folder.read()
+        return Curve.of(folder.run, records), status
+    return Curve(folder.run, tuple(steps), {part: np.array(v) for part, v in values.items()}), status
+
+
+def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:
+    """{(method, training domain or "", unseen domain, trial): its draws}."""
+    grouped: dict[tuple[str, str, str, int], list[Curve]] = {}
+    for curve in curves:
+        source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
+        for unseen in curve.run.test_domains:
+            grouped.setdefault((method(curve.run), source, unseen, curve.run.trial), []).append(curve)
+    return grouped

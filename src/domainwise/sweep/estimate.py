@@ -1,0 +1,59 @@
+"""How long a sweep will take, from a few real steps of each of its algorithms."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from domainwise.data import DATASETS
+from domainwise.engine.devices import pick_device
+from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.session import Session
+from domainwise.runs import Run
+
+STEPS = 3
+
+
+def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
+    """The sum over all runs of one thread's (or one GPU's) time.
+
+    Each algorithm is timed once, at the smallest batch it will meet; steps are taken to cost in proportion to their
+    batch, which is true of a busy device.
+    """
+    place = pick_device(device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        costs: dict[tuple[str, str, str], tuple[float, float]] = {}
+        total = 0.0
+        for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
+            key = (run.dataset, run.algorithm, run.network)
+            if key not in costs:
+                costs[key] = _measure(run, place, data_root)
+            per_image, per_evaluation = costs[key]
+            evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
+            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
+        return total
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[float, float]:
+    """Seconds per image of a batch, and per evaluation."""
+    data = DATASETS.find(run.dataset).load(data_root)
+    with torch.random.fork_rng():
+        session = Session(run, data, place)
+        session.step()
+        began = _now(place)
+        for _ in range(STEPS):
+            session.step()
+        stepped = _now(place)
+        judge(session.algorithm, session.environments, parts_to_judge(run, session.environments), run.train_domains)
+        return (stepped - began) / STEPS / int(run.hparams["batch_size"] or 1), _now(place) - stepped
+
+
+def _now(place: torch.device) -> float:
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    return time.perf_counter()

@@ -1,0 +1,75 @@
+"""What a launcher tells of its runs as they go, whichever launcher it is."""
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise import files
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS
+from domainwise.engine.devices import pick_device
+from domainwise.records import RunFolder, Status
+from domainwise.runs import Run
+
+ATTEMPTS = 3
+"""How often a run is started before the death of its worker or machine is held against it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A run has reached a step, or ended."""
+
+    run: Run
+    step: int
+    ended: Status | None = None
+    earlier: bool = False
+    """Whether it had ended before this call."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every worker needs to know."""
+
+    out: Path
+    device: str = "auto"
+    data_root: Path | None = None
+    retry: bool = False
+    """Whether runs that failed before are tried again."""
+
+    def check(self, runs: Sequence[Run], load: bool = True) -> None:
+        """Finds what would stop every run, before any is started."""
+        files.writable_folder(self.out)
+        pick_device(self.device)
+        for dataset in sorted({run.dataset for run in runs}) if load else ():
+            DATASETS.find(dataset).load(self.data_root)
+
+
+def cost(run: Run) -> float:
+    """A run's work in passes, the unit in which time left is estimated."""
+    return run.steps * ALGORITHMS.find(run.algorithm).passes
+
+
+def open_runs(runs: Sequence[Run], settings: Settings, waiting: deque[Run]) -> Generator[Event]:
+    """Fills `waiting` with the runs that have not ended, and tells of those that have."""
+    for run in runs:
+        status = ended(run, settings)
+        if status is None:
+            waiting.append(run)
+        else:
+            yield Event(run, status.step, status, earlier=True)
+
+
+def ended(run: Run, settings: Settings) -> Status | None:
+    """How a run ended, if there is nothing left to do for it."""
+    status = RunFolder(settings.out, run).status()
+    return None if status is not None and status.status == "failed" and settings.retry else status
+
+
+def mark_failed(out: Path, run: Run, reason: str) -> Status:
+    """Says in its records that a run was given up, and why."""
+    status = Status(run.id, 0, "failed", " ".join(reason.split())[:500])
+    folder = RunFolder(out, run)
+    folder.create()
+    folder.append([status])
+    return status

@@ -1,0 +1,30 @@
+"""Where runs are executed: on this machine, on Ray, on Slurm."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from domainwise.errors import unknown
+from domainwise.runs import Run
+from domainwise.sweep import local, ray, slurm
+from domainwise.sweep.events import Event, Settings
+
+PLACES = ("local", "ray", "slurm")
+
+
+def launch(
+    on: str,
+    runs: Sequence[Run],
+    settings: Settings,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    slurm_parameters: Mapping[str, Any] | None = None,
+) -> Generator[Event]:
+    """Trains the runs there, telling what happens."""
+    if on == "local":
+        return local.execute(runs, settings, workers)
+    if on == "ray":
+        return ray.execute(runs, settings, address)
+    if on == "slurm":
+        return slurm.execute(runs, settings, slurm_parameters)
+    raise unknown("place to run", on, PLACES)

@@ -1,0 +1,80 @@
+"""Runs on a Ray cluster: an existing one by its address, or one started here that listens on the loopback interface."""
+
+import logging
+import os
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from domainwise.errors import UserError
+from domainwise.runs import Run
+from domainwise.sweep.cluster import execute_on, train_task
+from domainwise.sweep.events import Event, Settings
+
+LOOPBACK = "127.0.0.1"
+
+
+class RayCluster:
+    """One task per run, one CPU (and, on a cluster with GPUs, a share of one) each."""
+
+    def __init__(self, address: str | None, gpus_per_run: float = 0.0) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--on ray needs Ray: pip install 'domainwise[ray]'") from None
+        self.ray: Any = ray
+        self.mine = not ray.is_initialized()
+        if self.mine and address is None:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(
+                _node_ip_address=LOOPBACK, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+            )
+        elif self.mine:
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                first = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise UserError(f"--address {address}: no Ray cluster there ({first})") from None
+        self.task = ray.remote(num_cpus=1, num_gpus=gpus_per_run, max_retries=0)(_task)
+        self.pending: dict[Any, Run] = {}
+
+    @property
+    def capacity(self) -> int:
+        """Twice what can run at once, so that no worker waits for the driver."""
+        return 2 * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def submit(self, run: Run, settings: Settings) -> None:
+        self.pending[self.task.remote(run, settings)] = run
+
+    def finished(self) -> list[tuple[Run, str | None]]:
+        if not self.pending:
+            return []
+        ready, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
+        return [(self.pending.pop(reference), self._loss(reference)) for reference in ready]
+
+    def _loss(self, reference: Any) -> str | None:
+        """Why a task was lost (its worker or its node died), None if it came to its end."""
+        try:
+            self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            return type(error).__name__
+        return None
+
+    def close(self) -> None:
+        for reference in self.pending:
+            self.ray.cancel(reference, force=True)
+        if self.mine:
+            self.ray.shutdown()
+
+
+def _task(run: Run, settings: Settings) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    train_task(run, settings)
+
+
+def execute(
+    runs: Sequence[Run], settings: Settings, address: str | None = None, gpus_per_run: float = 0.0
+) -> Generator[Event]:
+    """Trains all runs that have not ended yet as Ray tasks."""
+    yield from execute_on(RayCluster(address, gpus_per_run), runs, settings)
