@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from domainwise.cli import demo, listing, sweep, table, theory, train
+from domainwise.cli import demo, listing, reproduce, sweep, table, theory, train
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
 app.command(epilog=table.EXAMPLES)(table.table)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)

@@ -14,7 +14,7 @@ from domainwise.protocol.spaces import Value
 
 
 def _console(stderr: bool) -> Console:
-    """A terminal has its own width; a file or pipe gets lines long enough for a table, unless $COLUMNS says otherwise."""
+    """A terminal has its own width; a file or pipe gets lines long enough for a table, unless $COLUMNS is set."""
     console = Console(stderr=stderr)
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(stderr=stderr, width=120)
 

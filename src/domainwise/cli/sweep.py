@@ -126,8 +126,8 @@ def run_plans(
             print_json({"runs": len(runs), "missing": len(open_runs), "seconds": round(seconds), "workers": at_once})
         else:
             console.print(
-                f"{len(runs)} runs, {len(open_runs)} still to do: about {duration(seconds / at_once)} with {at_once} at "
-                f"once, measured by a few real steps of each algorithm{note}"
+                f"{len(runs)} runs, {len(open_runs)} still to do: about {duration(seconds / at_once)} with {at_once} "
+                f"at once, measured by a few real steps of each algorithm{note}"
             )
         return
     for plan in plans:

@@ -1,0 +1,70 @@
+"""`domainwise reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domainwise.cli.common import DataRoot, Device, Json, Seed, console, names, parse_hparams, print_json
+from domainwise.cli.sweep import Address, DryRun, On, Retry, Slurm, Workers, run_plans
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise reproduce table1 --dataset ColoredMNIST --algorithms ERM,DAT --hparams 4[/]   ·   "
+    "[bold]domainwise reproduce cmnist --trials 1 --steps 501 --dry-run[/]"
+)
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A table of the paper with accuracies: its number or label.")],
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset of the table.")] = None,
+    algorithms: Annotated[str, typer.Option(help="Only these algorithms, with commas between.")] = "",
+    hparams: Annotated[int, typer.Option(help="Hyper-parameter draws [the paper: 20].")] = 20,
+    trials: Annotated[int, typer.Option(help="Trials [the paper: 3].")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder [default: runs/TABLE].")] = None,
+    on: On = "local",
+    workers: Workers = None,
+    address: Address = None,
+    slurm: Slurm = None,
+    dry_run: DryRun = False,
+    retry: Retry = False,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Plan and run a table of the paper from its presets, then put our numbers beside its own, cell by cell."""
+    from domainwise.paper.presets import reproduction, shrinkage
+    from domainwise.paper.tables import find_table
+    from domainwise.report import beside
+    from domainwise.sweep.collection import collect
+    from domainwise.sweep.events import Settings
+
+    found = find_table(table)
+    plans = reproduction(
+        table,
+        dataset=dataset,
+        algorithms=names(algorithms),
+        draws=hparams,
+        trials=trials,
+        shrink_steps=steps,
+        seed=seed,
+    )
+    folder = out or Path("runs") / found.label
+    short = shrinkage(found, plans)
+    note = f" ({short}: smaller than the paper's search)" if short else " (the paper's full search)"
+    place = {
+        "on": on,
+        "workers": workers,
+        "address": address,
+        "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
+    }
+    run_plans(plans, Settings(folder, device, data_root, retry), place, dry_run=dry_run, as_json=False, note=note)
+    if dry_run:
+        return
+    rows = beside.compare(table, collect(folder))
+    if as_json:
+        print_json(beside.as_json(table, rows) | {"shrunk": short})
+    else:
+        console.print(beside.terminal(table, rows))
+        console.print(f"Ours: {short or 'the full search'}.")

@@ -1,0 +1,146 @@
+"""How the paper ran each of its tables: steps, network, search spaces, loss cap, per dataset and algorithm.
+
+Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (steps of the dataset, its own space).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from domainwise.data import DATASETS
+from domainwise.errors import UserError, unknown
+from domainwise.paper.tables import PaperTable, find_table
+from domainwise.protocol.spaces import Value
+from domainwise.sweep.plan import Plan
+
+LONG = {"ColoredMNIST": 10_001, "PACS": 10_001, "NICO": 8_001, "TerraIncognita": 5_001}
+"""Steps of AT, UAT and DAT with several training domains ("to ensure convergence"), evaluation 0 included."""
+SHORT = 5_001
+"""Steps of WRM, ADA, Mixed-Same, and of every single-source run."""
+DIGITS_STEPS = 10_001
+NETWORKS = {"PACS": "resnet18", "TerraIncognita": "resnet18", "NICO": "resnet18-scratch", "MixedSame": "resnet18"}
+"""Where the paper's network is not the dataset's own; `-scratch` is without pre-training."""
+LOSS_CAPS = {"NICO": 2.0}
+"""Where the paper caps the ascent's sample losses."""
+ADVERSARIAL = ("AT", "UAT", "DAT", "EnsembleUAT")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one published row needs: a search of its own."""
+
+    dataset: str
+    algorithm: str
+    setting: str
+    variant: str
+
+
+def cells(table: PaperTable) -> list[Cell]:
+    """The searches behind a table, each once; averages over datasets follow from them."""
+    found = (Cell(p.dataset, p.algorithm, p.setting, p.variant) for p in table.published)
+    return [cell for cell in dict.fromkeys(found) if cell.dataset != "average over datasets"]
+
+
+def steps(table: PaperTable, cell: Cell) -> int | None:
+    """None is the dataset's own."""
+    if cell.dataset == "Digits":
+        return DIGITS_STEPS
+    if cell.setting == "single" or cell.algorithm in ("WRM", "ADA") or cell.dataset == "MixedSame":
+        return SHORT
+    if table.label == "db":
+        return None
+    return LONG.get(cell.dataset) if cell.algorithm in ADVERSARIAL else None
+
+
+def network(table: PaperTable, cell: Cell) -> str | None:
+    """The DomainBed table uses DomainBed's networks; the others the paper's."""
+    return None if table.label == "db" else NETWORKS.get(cell.dataset)
+
+
+def plan(table: PaperTable, cell: Cell, *, draws: int, trials: int, shrink_steps: int | None, seed: int = 0) -> Plan:
+    """The search of one cell."""
+    fixed: dict[str, Value] = {}
+    if cell.algorithm in ADVERSARIAL and cell.dataset in LOSS_CAPS:
+        fixed["loss_cap"] = LOSS_CAPS[cell.dataset]
+    ranges: dict[str, tuple[float, float]] = {}
+    if cell.variant:
+        norm, ranges = parse_variant(cell.variant)
+        fixed["norm"] = norm
+    searched = cell.dataset != "Digits"
+    return Plan(
+        cell.dataset,
+        (cell.algorithm,),
+        draws=draws if searched else 1,
+        trials=trials,
+        setting=cell.setting,
+        space="paper",
+        steps=shrink_steps or steps(table, cell),
+        network=network(table, cell),
+        seed=seed,
+        hparams=fixed,
+        ranges=ranges,
+        variant=cell.variant,
+    )
+
+
+def parse_variant(variant: str) -> tuple[str, dict[str, tuple[float, float]]]:
+    """ "l2, eps 1e-2..1e-1, alpha 1e-4..1e-3" -> ("l2", {"eps": (-2, -1), "alpha": (-4, -3)}): exponents of ten."""
+    norm, *parts = variant.split(", ")
+    ranges = {}
+    for part in parts:
+        name, _, span = part.partition(" ")
+        low, high = span.split("..")
+        ranges[name] = (float(low.removeprefix("1e")), float(high.removeprefix("1e")))
+    return norm, ranges
+
+
+def reproduction(
+    name: str,
+    *,
+    dataset: str | None = None,
+    algorithms: Sequence[str] = (),
+    draws: int = 20,
+    trials: int = 3,
+    shrink_steps: int | None = None,
+    seed: int = 0,
+) -> list[Plan]:
+    """The plans behind a table of the paper, or behind the part of it asked for."""
+    table = find_table(name)
+    wanted = cells(table)
+    for asked, known, kind in (
+        ([dataset] if dataset else [], {c.dataset for c in wanted}, "dataset"),
+        (list(algorithms), {c.algorithm for c in wanted}, "algorithm"),
+    ):
+        for one in asked:
+            if one not in known:
+                raise unknown(f"{kind} of table {table.label}", one, known)
+    chosen = [
+        c for c in wanted if (not dataset or c.dataset == dataset) and (not algorithms or c.algorithm in algorithms)
+    ]
+    missing = sorted({c.dataset for c in chosen} - set(DATASETS))
+    if missing and len(missing) == len({c.dataset for c in chosen}):
+        raise UserError(f"table {table.label} needs {', '.join(missing)}, which this version does not load")
+    return [
+        plan(table, c, draws=draws, trials=trials, shrink_steps=shrink_steps, seed=seed)
+        for c in chosen
+        if c.dataset in DATASETS
+    ]
+
+
+def shrinkage(table: PaperTable, plans: Sequence[Plan]) -> str:
+    """By how much plans fall short of the paper's search, in words; empty if they do not."""
+    parts = []
+    draws, trials = max(p.draws for p in plans), max(p.trials for p in plans)
+    if draws < 20 and any(p.dataset != "Digits" for p in plans):
+        parts.append(f"{draws} of 20 draws")
+    if trials < 3:
+        parts.append(f"{trials} of 3 trials")
+    full = {(p.dataset, p.algorithms[0]): _full_steps(table, p) for p in plans}
+    short = [(p.steps, full[p.dataset, p.algorithms[0]]) for p in plans if p.steps]
+    fewer = sorted({(own, whole) for own, whole in short if own < whole})
+    parts += [f"{own} of {whole} steps" for own, whole in fewer]
+    return ", ".join(parts)
+
+
+def _full_steps(table: PaperTable, plan: Plan) -> int:
+    cell = Cell(plan.dataset, plan.algorithms[0], plan.setting, plan.variant)
+    return steps(table, cell) or DATASETS.find(plan.dataset).steps
