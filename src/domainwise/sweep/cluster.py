@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
+import torch
+
 from domainwise.claims import Busy, holder
 from domainwise.engine.train import train
 from domainwise.errors import UserError
@@ -37,7 +39,8 @@ class Cluster(Protocol):
 
 
 def train_task(run: Run, settings: Settings) -> None:
-    """One run, wherever this is called; what goes wrong is written to the run's records."""
+    """One run, wherever this is called, on one thread as everywhere; what goes wrong is written to its records."""
+    torch.set_num_threads(1)
     try:
         train(run, settings.out, device=settings.device, data_root=settings.data_root, retry=settings.retry)
     except Busy:

@@ -34,7 +34,7 @@ class RayCluster:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 first = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UserError(f"--address {address}: no Ray cluster there ({first})") from None
-        self.task = ray.remote(num_cpus=1, num_gpus=gpus_per_run, max_retries=0)(_task)
+        self.task = ray.remote(num_cpus=1, num_gpus=gpus_per_run, max_retries=0)(train_task)
         self.pending: dict[Any, Run] = {}
 
     @property
@@ -64,13 +64,6 @@ class RayCluster:
             self.ray.cancel(reference, force=True)
         if self.mine:
             self.ray.shutdown()
-
-
-def _task(run: Run, settings: Settings) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    train_task(run, settings)
 
 
 def execute(
