@@ -1,8 +1,8 @@
 """Step time on the CPU: the engine against a plain loop, side by side in one run.
 
 The plain loop is what one writes first: a DataLoader of single samples per domain, eager, contiguous memory. Both train
-the MNIST CNN with ERM on two domains of 64 images (ColoredMNIST from the embedded digits). The loops take turns, so that
-a busy machine slows both; what counts is the ratio.
+the MNIST CNN with ERM on two domains of 64 images (ColoredMNIST from the embedded digits). The loops take turns, so
+that a busy machine slows both; what counts is the ratio.
 
     python benchmarks/cpu_step.py [--steps 10] [--rounds 5] [--json FILE]
 """

@@ -13,6 +13,8 @@ from domainwise.engine.session import Session
 from domainwise.runs import Run
 
 STEPS = 3
+JUDGED = 100
+"""Images of each split that are judged; a whole evaluation costs in proportion."""
 
 
 def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
@@ -49,8 +51,11 @@ def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[flo
         for _ in range(STEPS):
             session.step()
         stepped = _now(place)
-        judge(session.algorithm, session.environments, parts_to_judge(run, session.environments), run.train_domains)
-        return (stepped - began) / STEPS / int(run.hparams["batch_size"] or 1), _now(place) - stepped
+        parts = parts_to_judge(run, session.environments)
+        sample = {part: rows[:JUDGED] for part, rows in parts.items()}
+        judge(session.algorithm, session.environments, sample, run.train_domains)
+        share = sum(map(len, sample.values())) / sum(map(len, parts.values()))
+        return (stepped - began) / STEPS / int(run.hparams["batch_size"] or 1), (_now(place) - stepped) / share
 
 
 def _now(place: torch.device) -> float:
