@@ -1,7 +1,7 @@
 """Model selection: which draw and which step to report, from records alone. A number without its rule is not a result.
 
 A rule looks at all draws of one algorithm, dataset, domains and trial, picks one of their evaluations, and reports the
-unseen domain's `in` accuracy there. Ties go to the lowest draw, then to the earliest step.
+unseen domain's `in` accuracy there. Ties go to the highest draw, as in DomainBed, then to the earliest step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,7 +69,10 @@ def oracle(curve: Curve, unseen: str) -> Floats | None:
 
 
 def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
-    """The highest mean, over every further domain, of its `in` accuracy when it is left out too, at the same step."""
+    """The highest mean, over every further domain, of its `in` accuracy when it is left out too, at the same step.
+
+    Like DomainBed, it passes over steps recorded more than once.
+    """
     further = curve.run.train_domains
     if len(curve.run.test_domains) > 1 or not all(domain in curve.companions for domain in further):
         return None
@@ -80,7 +83,8 @@ def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
         left_out = companion.accuracy.get((domain, "in"))
         if left_out is None or unseen not in companion.run.test_domains:
             return None
-        scores.append([left_out[at[step]] if step in at else -np.inf for step in curve.steps])
+        once = [step in at and curve.steps.count(step) == 1 for step in curve.steps]
+        scores.append([left_out[at[step]] if ok else -np.inf for step, ok in zip(curve.steps, once, strict=True)])
     return np.mean(scores, axis=0)
 
 
@@ -100,7 +104,7 @@ RULES: dict[str, Score] = {
 def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
     """The rule's choice among the draws of one search; None if it can judge none of them."""
     best: tuple[float, Choice] | None = None
-    for curve in sorted(curves, key=lambda curve: curve.run.draw):
+    for curve in sorted(curves, key=lambda curve: curve.run.draw, reverse=True):
         scores = RULES[rule](curve, unseen) if curve.steps else None
         if scores is None or (unseen, "in") not in curve.accuracy:
             continue
