@@ -39,6 +39,7 @@ test-gpu: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
+	$(BIN)/python benchmarks/collection.py
 
 docs: $(READY)
 	$(BIN)/python -m domainwise.report.methods > docs/methods.md

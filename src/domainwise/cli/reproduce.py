@@ -59,7 +59,15 @@ def reproduce(
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
-    run_plans(plans, Settings(folder, device, data_root, retry), place, dry_run=dry_run, as_json=False, note=note)
+    run_plans(
+        plans,
+        Settings(folder, device, data_root, retry),
+        place,
+        dry_run=dry_run,
+        as_json=as_json,
+        show=False,
+        note=note,
+    )
     if dry_run:
         return
     rows = beside.compare(table, collect(folder))

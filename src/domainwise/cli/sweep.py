@@ -100,7 +100,14 @@ def sweep(
 
 
 def run_plans(
-    plans: Sequence[Any], settings: Any, place: Mapping[str, Any], *, dry_run: bool, as_json: bool, note: str = ""
+    plans: Sequence[Any],
+    settings: Any,
+    place: Mapping[str, Any],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    show: bool = True,
+    note: str = "",
 ) -> None:
     """Executes plans into one folder and shows what came out."""
     from domainwise.report.formats import terminal
@@ -130,21 +137,22 @@ def run_plans(
                 f"at once, measured by a few real steps of each algorithm{note}"
             )
         return
+    events = launch(runs=runs, settings=settings, **place)
+    settings.check(runs)
     for plan in plans:
         plan.save(settings.out)
     errors_console.print(f"{len(runs)} runs into {settings.out}{note}", soft_wrap=True)
     try:
-        with closing(launch(runs=runs, settings=settings, **place)) as events:
+        with closing(events):
             follow(runs, events, errors_console, settings.out)
     except KeyboardInterrupt:
         errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
         raise typer.Exit(130) from None
     stands = standing(settings.out, runs)
-    collection = collect(settings.out)
-    found = tables(collection, "training-domain")
-    if as_json:
+    found = tables(collect(settings.out), "training-domain") if show else []
+    if show and as_json:
         print_json({"standing": standing_json(stands), "tables": [table.as_json() for table in found]})
-    else:
+    elif show:
         for table in found:
             console.print(terminal(table))
         console.print(

@@ -52,7 +52,8 @@ def train_task(run: Run, settings: Settings) -> None:
 
 def execute_on(cluster: Cluster, runs: Sequence[Run], settings: Settings) -> Generator[Event]:
     """Keeps the cluster busy until every run has ended; a lost task is submitted again, up to a bound."""
-    settings.check(runs, load=False)
+    settings.check(runs)
+    settings = settings.elsewhere()
     waiting: deque[Run] = deque()
     yield from open_runs(runs, settings, waiting)
     submitted: dict[str, Run] = {}

@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from domainwise import files
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS
+from domainwise.data import DATASETS, data_root
 from domainwise.engine.devices import pick_device
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
@@ -37,12 +37,17 @@ class Settings:
     retry: bool = False
     """Whether runs that failed before are tried again."""
 
-    def check(self, runs: Sequence[Run], load: bool = True) -> None:
-        """Finds what would stop every run, before any is started."""
-        files.writable_folder(self.out)
+    def check(self, runs: Sequence[Run]) -> None:
+        """Finds what would stop every run, before any is started or anything written."""
         pick_device(self.device)
-        for dataset in sorted({run.dataset for run in runs}) if load else ():
+        for dataset in sorted({run.dataset for run in runs}):
             DATASETS.find(dataset).load(self.data_root)
+        files.writable_folder(self.out)
+
+    def elsewhere(self) -> "Settings":
+        """For workers that share the files but not the environment or the working folder."""
+        root = data_root(self.data_root)
+        return replace(self, out=self.out.absolute(), data_root=root.absolute() if root.is_dir() else None)
 
 
 def cost(run: Run) -> float:

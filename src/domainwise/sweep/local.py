@@ -32,6 +32,7 @@ ELSEWHERE_SECONDS = 1.0
 def execute(runs: Sequence[Run], settings: Settings, workers: int | None = None) -> Generator[Event]:
     """Trains all runs that have not ended yet, telling what happens; closing the iterator interrupts and saves them."""
     settings.check(runs)
+    settings = settings.elsewhere()
     waiting: deque[Run] = deque()
     yield from open_runs(runs, settings, waiting)
     pool = _Pool(waiting, settings, min(workers or os.cpu_count() or 1, len(waiting)))
