@@ -13,6 +13,7 @@ import pytest
 
 from domainwise.records import RunFolder
 from domainwise.runs import Run
+from domainwise.sweep import local
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
 from domainwise.sweep.plan import Plan
@@ -29,7 +30,7 @@ def drive(out: Path, pipe: "Connection[list[int], None]") -> None:
     """A sweep's driver, which tells the process numbers of its workers at every event."""
     context = quick_context()
     multiprocessing.get_context = lambda _: context
-    multiprocessing.current_process()._config["daemon"] = False
+    local.ATTEMPTS = 100  # one run may be unlucky more than twice
     for event in execute(PLAN.runs(), Settings(out), workers=2):
         if not event.earlier:
             pipe.send([child.pid for child in multiprocessing.active_children() if child.pid])

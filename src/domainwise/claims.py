@@ -80,6 +80,11 @@ class Claim:
         """Whether somebody took us for dead."""
         return self.folder / f"claim.{_newest(self.folder)}" != self.path
 
+    def insist(self) -> None:
+        """Before anything is written: raises Busy if somebody took us for dead."""
+        if self.overtaken():
+            raise Busy(f"{self.folder.name} was taken over by another process while this one was not heard of")
+
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             try:
@@ -88,12 +93,13 @@ class Claim:
                 return
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self.path.exists():
+        if not self._stop.is_set():
+            self._stop.set()
             self.path.write_text("released")
 
     def forget(self) -> None:
         """Removes all claims: only for a run that has ended, which nobody will start again."""
+        self._stop.set()
         for claim in self.folder.glob("claim.*"):
             claim.unlink(missing_ok=True)
 
@@ -104,18 +110,18 @@ def _newest(folder: Path) -> int:
 
 def _alive(claim: Path) -> bool:
     try:
-        text = claim.read_text()
-        if text == "released":
+        text = claim.read_bytes()
+        if text == b"released":
             return False
         silent = _folder_time(claim.parent) - claim.stat().st_mtime
     except FileNotFoundError:
         return False
     try:
         owner = json.loads(text)
-    except ValueError:  # being written, or cut short by a crash
-        return silent < DEAD_SECONDS
-    if owner["machine"] == machine():
-        return birth(owner["pid"]) == owner["birth"]
+        if owner["machine"] == machine():
+            return birth(owner["pid"]) == owner["birth"]
+    except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
+        pass
     return silent < DEAD_SECONDS
 
 

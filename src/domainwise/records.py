@@ -83,7 +83,7 @@ class RunFolder:
 
     def read(self) -> tuple[list[Record], Status | None]:
         """The records so far and how the run ended, if it has. A half-written last line is dropped."""
-        rows = read_rows(self.records_file, lambda row: Status(**row) if "status" in row else Record(**row))
+        rows = read_rows(self.records_file, _parse)
         records = [row for row in rows if isinstance(row, Record)]
         return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
 
@@ -137,6 +137,15 @@ class RunFolder:
     def load_model(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)
         return tensors
+
+
+def _parse(row: Any) -> Record | Status:
+    if "status" in row:
+        return Status(**row)
+    record = Record(**row)
+    if not isinstance(record.accuracy, (int, float)):
+        raise TypeError("an accuracy is a number")
+    return record
 
 
 def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:

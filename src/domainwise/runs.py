@@ -75,7 +75,7 @@ class Run:
         data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
         test = _domains(data, test_domains)
         validation = tuple(domain for domain in data.validation if domain not in test)
-        rest = [domain for domain in data.domains if domain not in (*test, *validation)]
+        rest = [domain for domain in data.domains if domain not in (*test, *validation, *data.unseen)]
         train = _domains(data, rest if train_domains is None else train_domains)
         if not test:
             raise UserError(f"{dataset}: name at least one test domain of {', '.join(data.domains)}")

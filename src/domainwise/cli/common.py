@@ -1,7 +1,6 @@
 """What the commands share: consoles, options, and reading NAME=VALUE."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,9 @@ from domainwise.protocol.spaces import Value
 
 
 def _console(stderr: bool) -> Console:
-    """A terminal has its own width; a file or pipe gets lines long enough for a table, unless $COLUMNS is set."""
+    """A terminal has its own width; a file or pipe gets lines long enough for a table."""
     console = Console(stderr=stderr)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(stderr=stderr, width=120)
+    return console if console.is_terminal else Console(stderr=stderr, width=120)
 
 
 console = _console(stderr=False)

@@ -31,9 +31,11 @@ def demo(
     """
     from domainwise import files
     from domainwise.demo import Demo
+    from domainwise.engine.devices import pick_device
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
 
+    pick_device(device)
     plan = Demo.plan(files.writable_folder(out), trials=trials, all_methods=all_methods, steps=steps, seed=seed)
     errors_console.print(
         f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {trials} trials; see {out}"

@@ -166,7 +166,8 @@ def run_plans(
 def list_failures(stands: Any) -> None:
     """Each failure with its reason, and how to try again."""
     for status in (*stands.failed, *stands.diverged):
-        errors_console.print(f"{status.run} {status.status} at step {status.step}: {status.reason}", soft_wrap=True)
+        line = f"{status.run} {status.status} at step {status.step}: {status.reason}"
+        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
     if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
         command = shlex.join(["domainwise", *sys.argv[1:]])
         errors_console.print(f"to try the failed runs again: {command} --retry", soft_wrap=True, highlight=False)
@@ -204,13 +205,12 @@ def status(
         print_json(standing_json(stands))
         return
     if watch:
-        with Live(str(stands), console=console, refresh_per_second=4) as live:
+        with Live(str(stands), console=console, refresh_per_second=4, transient=True) as live:
             while stands.remaining or stands.running:
                 time.sleep(WATCH_SECONDS)
                 stands = standing(folder, runs)
                 live.update(str(stands))
-    else:
-        console.print(str(stands), highlight=False)
+    console.print(str(stands), highlight=False, soft_wrap=True)
     if best := best_so_far(folder, runs):
-        console.print(best, highlight=False, soft_wrap=True)
+        console.print(best, highlight=False, soft_wrap=True, markup=False)
     list_failures(stands)

@@ -1,5 +1,6 @@
 """`domainwise table` and `domainwise export-domainbed`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Accuracy per unseen domain and average, with the selection rule that chose it."""
+    from domainwise.algorithms import ALGORITHMS
     from domainwise.protocol.selection import RULES
     from domainwise.report import beside, formats
     from domainwise.report.tables import tables
@@ -41,11 +43,12 @@ def table(
         raise unknown("format", form, FORMATS)
     if selection != "all" and selection not in RULES:
         raise unknown("selection rule", selection, [*RULES, "all"])
+    if baseline.split(" (")[0] not in ALGORITHMS:
+        raise unknown("algorithm", baseline, ALGORITHMS)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
     collection = collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
-    for note in collection.notes:
-        errors_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    print_notes(collection.notes)
     if paper is not None:
         rows = beside.compare(paper, collection)
         if form == "json":
@@ -78,6 +81,11 @@ def table(
         console.file.write("\n".join(render(one) for one in found))
 
 
+def print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        errors_console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+
+
 def export(
     folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
     target: Annotated[Path, typer.Argument(help="A new folder for DomainBed's format.")],
@@ -88,8 +96,7 @@ def export(
 
     count = export_domainbed(folder, target)
     collection = collect(folder)
-    for note in collection.notes:
-        errors_console.print(f"note: {note}", soft_wrap=True, highlight=False)
+    print_notes(collection.notes)
     console.print(f"{count} runs written to {target}", soft_wrap=True)
     if left := len(collection.curves) - count:
         console.print(f"{left} runs left out: DomainBed only knows training on all domains but the unseen ones")

@@ -10,7 +10,7 @@ import torch
 
 from domainwise import files
 from domainwise.algorithms import Algorithm
-from domainwise.claims import Busy, Claim
+from domainwise.claims import Claim
 from domainwise.data import DATASETS, Environments
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
@@ -86,18 +86,19 @@ def train(
                 rows = [
                     Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
                 ]
+                claim.insist()
                 if "penalties" in run.track:
                     folder.append_penalties(track_penalties(session, step))
-                if claim.overtaken():
-                    raise Busy(f"{run} was taken over by another process while this one was not heard of")
                 folder.append(rows)
                 records += rows
             if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
                 session.seconds = time.monotonic() - started
+                claim.insist()
                 folder.save_checkpoint(session.state())
                 saved = time.monotonic()
             if interruption.requested and step < run.steps - 1:
                 raise Interrupted(f"{run} stopped after step {step}")
+        claim.insist()
         folder.finish(status, session.algorithm.state_dict())
         claim.forget()
     return Outcome(run, records, status, folder.path, session.algorithm)

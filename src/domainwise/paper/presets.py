@@ -51,6 +51,12 @@ def steps(table: PaperTable, cell: Cell) -> int | None:
     return LONG.get(cell.dataset) if cell.algorithm in ADVERSARIAL else None
 
 
+def fewer_steps(table: PaperTable, cell: Cell, asked: int | None) -> int | None:
+    """What was asked for, but never more than the paper's."""
+    whole = steps(table, cell)
+    return whole if asked is None else min(asked, whole or DATASETS.find(cell.dataset).steps)
+
+
 def network(table: PaperTable, cell: Cell) -> str | None:
     """The DomainBed table uses DomainBed's networks; the others the paper's."""
     return None if table.label == "db" else NETWORKS.get(cell.dataset)
@@ -73,7 +79,7 @@ def plan(table: PaperTable, cell: Cell, *, draws: int, trials: int, shrink_steps
         trials=trials,
         setting=cell.setting,
         space="paper",
-        steps=shrink_steps or steps(table, cell),
+        steps=fewer_steps(table, cell, shrink_steps),
         network=network(table, cell),
         seed=seed,
         hparams=fixed,
@@ -138,6 +144,7 @@ def shrinkage(table: PaperTable, plans: Sequence[Plan]) -> str:
     short = [(p.steps, full[p.dataset, p.algorithms[0]]) for p in plans if p.steps]
     fewer = sorted({(own, whole) for own, whole in short if own < whole})
     parts += [f"{own} of {whole} steps" for own, whole in fewer]
+    parts += [f"without {name}" for name in dict.fromkeys(c.dataset for c in cells(table)) if name not in DATASETS]
     return ", ".join(parts)
 
 

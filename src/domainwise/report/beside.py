@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.paper.tables import Published, find_table
+from domainwise.report.formats import bars
 from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.sweep.collection import Collection
 
@@ -50,7 +51,7 @@ def _rule(selection: str) -> str:
 
 
 def _match(cell: Published, ours: list[AccuracyTable]) -> Comparison:
-    for table in ours:
+    for table in sorted(ours, key=lambda table: -table.steps):
         if (table.dataset, table.setting) != (cell.dataset, cell.setting):
             continue
         variants = [cell.variant] if cell.variant else ["paper", ""]
@@ -70,7 +71,8 @@ def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, floa
         known = [value.mean for value in own if value is not None]
         return (sum(known) / len(known), None) if known and len(known) == len(own) else None
     column = f"{cell.train} → {cell.domain}" if cell.train else cell.domain
-    value = row.average if cell.domain == "average" else row.cells.get(column)
+    whole = cell.domain == "average" or (cell.setting == "single" and cell.train is None)
+    value = row.average if whole else row.cells.get(column)
     return (value.mean, value.error) if value is not None else None
 
 
@@ -89,12 +91,17 @@ def _lines(rows: list[Comparison]) -> list[list[str]]:
     return lines
 
 
-HEADINGS = ("dataset", "algorithm", "unseen", "selection", "paper", "ours", "ours - paper", "draws x trials x steps")
+HEADINGS = ("dataset", "algorithm", "unseen", "selection", "paper", "ours", "gap", "draws x trials x steps")
 
 
 def terminal(name: str, rows: list[Comparison]) -> Table:
     table = find_table(name)
-    rich = Table(title=escape(f"Table {table.number} ({table.label}): {table.title}"), box=SIMPLE_HEAD)
+    rich = Table(
+        title=escape(f"Table {table.number} ({table.label}): {table.title}"),
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for i, heading in enumerate(HEADINGS):
         rich.add_column(heading, justify="right" if i > 3 else "left")
     for line in _lines(rows):
@@ -107,7 +114,7 @@ def markdown(name: str, rows: list[Comparison]) -> str:
     table = find_table(name)
     lines = [f"Table {table.number} ({table.label}): {table.title}", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
-    lines += [f"| {' | '.join(line)} |" for line in _lines(rows)]
+    lines += [f"| {' | '.join(map(bars, line))} |" for line in _lines(rows)]
     lines += ["", *[f"- {note}" for note in table.notes]]
     return "\n".join(lines) + "\n"
 

@@ -4,8 +4,10 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
@@ -35,24 +37,43 @@ def headings(table: AccuracyTable) -> list[str]:
     return ["algorithm", *table.columns, "average", f"minus {table.baseline}"]
 
 
-def terminal(table: AccuracyTable) -> Table:
-    rich = Table(
-        title=escape(table.title), caption=table.caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    for i, name in enumerate(headings(table)):
-        rich.add_column(escape(name), justify="right" if i else "left", no_wrap=True)
-    for name, line in cells(table):
-        rich.add_row(escape(name), *[f"[bold]{text}[/bold]" if bold else text for text, bold in line])
-    return rich
+@dataclass(frozen=True)
+class Terminal:
+    """The table for a terminal: a row per method or, where that is too wide, a column per method."""
+
+    table: AccuracyTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = [[(name, False) for name in headings(self.table)]]
+        rows += [[(name, False), *line] for name, line in cells(self.table)]
+        widths = [max(len(text) for text, _ in column) + 1 for column in zip(*rows, strict=True)]
+        if sum(widths) > options.max_width:
+            rows = [list(column) for column in zip(*rows, strict=True)]
+        title, caption = escape(self.table.title), escape(self.table.caption)
+        rich = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for i, (heading, _) in enumerate(rows[0]):
+            rich.add_column(escape(heading), justify="right" if i else "left", overflow="fold")
+        for row in rows[1:]:
+            rich.add_row(*[f"[bold]{escape(text)}[/bold]" if bold else escape(text) for text, bold in row])
+        yield rich
+
+
+def terminal(table: AccuracyTable) -> Terminal:
+    return Terminal(table)
 
 
 def markdown(table: AccuracyTable) -> str:
-    names = [name.replace("|", r"\|") for name in headings(table)]
+    names = [bars(name) for name in headings(table)]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for name, line in cells(table):
         shown = [f"**{text}**" if bold else text for text, bold in line]
-        lines.append(f"| {' | '.join([name, *shown])} |")
+        lines.append(f"| {' | '.join([bars(name), *shown])} |")
     return f"{table.title}\n\n" + "\n".join(lines) + f"\n\n{table.caption}\n"
+
+
+def bars(text: str) -> str:
+    """Plain text, safe in a cell of a Markdown table."""
+    return text.replace("|", r"\|")
 
 
 def latex(table: AccuracyTable) -> str:

@@ -45,7 +45,9 @@ class AccuracyTable:
         rows = []
         for name in names:
             by_column = scores[name]
-            gap = paired(by_column, scores[baseline]) if baseline in scores and name != baseline else None
+            _, bracket, variant = name.partition(" (")
+            base = next((b for b in (f"{baseline}{bracket}{variant}", baseline) if b in scores), None)
+            gap = paired(by_column, scores[base]) if base is not None and name != base else None
             cells = {c: estimate(list(by_column[c].values())) for c in columns if c in by_column}
             rows.append(Row(name, cells, average(by_column, columns), gap))
         return cls(dataset, selection, baseline, tuple(columns), tuple(rows))

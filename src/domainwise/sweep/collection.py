@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from domainwise.data import DATASETS
 from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve
 from domainwise.records import RunFolder, Status
@@ -26,6 +27,9 @@ class Experiment:
     network: str
     steps: int
     precision: str
+    seed: int
+    unused: tuple[str, ...]
+    """Domains that were neither trained nor tested on."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,10 @@ class Collection:
 
 
 def experiment(run: Run) -> Experiment:
-    return Experiment(run.dataset, run.setting, run.network, run.steps, run.precision)
+    known = DATASETS.find(run.dataset).domains if run.dataset in DATASETS and run.setting == "multi" else ()
+    used = {*run.train_domains, *run.validation_domains, *run.test_domains}
+    unused = tuple(domain for domain in known if domain not in used)
+    return Experiment(run.dataset, run.setting, run.network, run.steps, run.precision, run.seed, unused)
 
 
 def method(run: Run) -> str:
@@ -53,19 +60,26 @@ def method(run: Run) -> str:
     return f"{run.algorithm} ({run.variant})" if run.variant else run.algorithm
 
 
+def is_companion(run: Run) -> bool:
+    """Whether a run leaves out two domains only to help select others."""
+    return run.setting == "multi" and len(run.test_domains) == 2 and not run.validation_domains
+
+
 def with_companions(curves: Iterable[Curve]) -> list[Curve]:
     """Attaches to every curve those of the runs that leave out one domain more."""
     curves = list(curves)
     pairs: dict[tuple[object, ...], list[Curve]] = {}
     for curve in curves:
-        if curve.run.setting == "multi" and len(curve.run.test_domains) == 2:
+        if is_companion(curve.run):
             for domain in curve.run.test_domains:
                 pairs.setdefault((*_search(curve.run), curve.run.draw, domain), []).append(curve)
     result = []
     for curve in curves:
-        if curve.run.setting == "single":
+        if is_companion(curve.run):
+            continue
+        if curve.run.setting == "single" or len(curve.run.test_domains) > 1:
             result.append(curve)
-        elif len(curve.run.test_domains) == 1:
+        else:
             unseen = curve.run.test_domains[0]
             companions = {}
             for other in pairs.get((*_search(curve.run), curve.run.draw, unseen), ()):
@@ -77,7 +91,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
 
 def _search(run: Run) -> tuple[object, ...]:
     """What draws of one search share, but for the domains."""
-    return (experiment(run), method(run), run.trial, run.seed)
+    return (experiment(run), method(run), run.trial)
 
 
 def collect(folder: Path) -> Collection:
@@ -88,8 +102,11 @@ def collect(folder: Path) -> Collection:
     for path in sorted(folder.glob("*/run.json")):
         try:
             run = Run.from_description(json.loads(path.read_text()))
-        except (UserError, ValueError, TypeError, KeyError) as error:
-            notes.append(f"{path.parent}: passed over ({error or type(error).__name__})")
+        except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
+            notes.append(f"{path.parent}: passed over (not a run of this version: {error or type(error).__name__})")
+            continue
+        if path.parent.name != run.id:
+            notes.append(f"{path.parent}: passed over (a copy of {run.id})")
             continue
         try:
             curve, status = read_curve(RunFolder(folder, run))
@@ -113,18 +130,22 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
     try:
         rows = json.loads(b"[" + whole.replace(b"\n", b",") + b"]")
         status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
+        at: dict[tuple[str, str], list[int]] = {}
         values: dict[tuple[str, str], list[float]] = {}
-        steps: list[int] = []
         for row in rows:
-            values.setdefault((row["domain"], row["split"]), []).append(row["accuracy"])
-            if not steps or steps[-1] != row["step"]:
-                steps.append(row["step"])
-        if any(len(v) != len(steps) for v in values.values()) or steps != sorted(set(steps)):
+            part = (row["domain"], row["split"])
+            at.setdefault(part, []).append(row["step"])
+            values.setdefault(part, []).append(row["accuracy"])
+        steps = next(iter(at.values()), [])
+        if any(own != steps for own in at.values()) or steps != sorted(set(steps)):
             raise ValueError("not one row per step, domain and split")
+        accuracy = {part: np.array(own, dtype=np.float64) for part, own in values.items()}
+        if not all(np.isfinite(own).all() for own in accuracy.values()):
+            raise ValueError("an accuracy is a number")
     except (ValueError, TypeError, KeyError):
         records, status = folder.read()
         return Curve.of(folder.run, records), status
-    return Curve(folder.run, tuple(steps), {part: np.array(v) for part, v in values.items()}), status
+    return Curve(folder.run, tuple(steps), accuracy), status
 
 
 def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:

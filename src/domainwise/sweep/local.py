@@ -6,10 +6,12 @@ checkpoint, up to a bound. A worker whose driver has gone stops by itself. Runs 
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -127,7 +129,8 @@ class _Worker:
         self.run = None
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, self.settings), daemon=True)
-        self.process.start()
+        with _deaf_to_interrupts():
+            self.process.start()
         theirs.close()
 
     def give(self, run: Run) -> None:
@@ -137,6 +140,19 @@ class _Worker:
             self.start()
             self.pipe.send(run)
         self.run = run
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """A process started within it ignores Ctrl-C from its first moment; the driver decides what is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _work(pipe: "Connection[object, object]", settings: Settings) -> None:

@@ -62,6 +62,12 @@ class Plan:
         for kind, number in (("hparams", self.draws), ("trials", self.trials)):
             if number < 1:
                 raise UserError(f"--{kind} must be at least 1, not {number}")
+        ranges = {name: (float(low), float(high)) for name, (low, high) in self.ranges.items()}
+        object.__setattr__(self, "ranges", ranges)
+        legal = {name for algorithm in self.algorithms for name in ALGORITHMS.find(algorithm).space}
+        for name in self.hparams:
+            if name not in legal:
+                raise unknown(f"hyper-parameter of {', '.join(self.algorithms)}", name, legal)
         for domain in self.test_domains:
             if data.domain(domain) not in data.testable:
                 raise unknown(f"test domain of {self.dataset}", domain, data.testable)
@@ -91,7 +97,7 @@ class Plan:
         if self.setting == "single":
             return [((source,), tuple(d for d in chosen if d != source)) for source in trainable if (source,) != chosen]
         if data.unseen:
-            return [(None, data.unseen)]
+            return [(None, chosen)]
         pairs = [pair for pair in combinations(data.testable, 2) if set(pair) & set(chosen)] if self.pairs else []
         return [(None, (domain,)) for domain in chosen] + [(None, pair) for pair in pairs]
 
@@ -144,8 +150,7 @@ class Plan:
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Plan":
         tuples = {name: tuple(description[name]) for name in ("algorithms", "test_domains")}
-        ranges = {name: (float(low), float(high)) for name, (low, high) in description["ranges"].items()}
-        return cls(**{**description, **tuples, "ranges": ranges})
+        return cls(**{**description, **tuples})
 
 
 def saved_plans(folder: Path) -> Iterator[Plan]:
@@ -153,7 +158,7 @@ def saved_plans(folder: Path) -> Iterator[Plan]:
     for path in sorted((folder / "plans").glob("*.json")):
         try:
             yield Plan.from_description(json.loads(path.read_text()))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
                 f"{path} is not a plan of this version: delete it, or run the sweep's command again"
             ) from None

@@ -1,0 +1,407 @@
+"""The training loop: what it leaves, when it judges, and that stopping it, however rudely, changes nothing."""
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS, Environments
+from domainwise.engine.train import Interrupted, Outcome, train
+from domainwise.errors import UserError
+from domainwise.records import Record, RunFolder, Status
+from domainwise.runs import Run
+from processes import quick_context
+
+STEPS, EVERY = 8, 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Bit for bit means: with as many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def plan(algorithm: str = "DAT", *, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any) -> Run:
+    given = {"batch_size": 8, **hparams}
+    return Run.plan("BackgroundDigits", algorithm, [0], hparams=given, steps=steps, evaluate_every=evaluate_every)
+
+
+def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
+    """Everything that counts of what a run left: all but how long it took."""
+    folder = RunFolder(out, run)
+    records, status = folder.read()
+    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
+
+
+@cache
+def few() -> Environments:
+    """The first 50 images of each domain: quickly judged."""
+    data = DATASETS.find("BackgroundDigits").load()
+    rows = {name: data.rows(name)[:50] for name in data.domains}
+    return Environments.from_arrays({name: (data.images[r], data.labels[r]) for name, r in rows.items()})
+
+
+def trained(run: Run, out: Path, **settings: Any) -> Outcome:
+    return train(run, out, device="cpu", environments=few(), **settings)
+
+
+def at_step(step: int, action: Callable[[], object]) -> Callable[[int], None]:
+    """A `progress` that acts after one step."""
+    return lambda now: action() and None if now == step else None
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# what a run leaves
+
+
+def test_a_run_leaves_its_description_records_and_model(tmp_path: Path) -> None:
+    run = plan()
+    outcome = trained(run, tmp_path, checkpoint_seconds=0)
+    assert outcome.folder == tmp_path / run.id
+    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+    assert Run.from_description(json.loads((outcome.folder / "run.json").read_text())) == run
+    assert RunFolder(tmp_path, run).read() == (outcome.records, outcome.status)
+    assert outcome.status == Status(run.id, STEPS - 1, "done", "")
+    assert outcome.algorithm is not None
+    for name, tensor in RunFolder(tmp_path, run).load_model().items():
+        assert torch.equal(tensor, outcome.algorithm.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "expected"), [(7, 3, [0, 3, 6]), (8, 3, [0, 3, 6, 7]), (1, 5, [0]), (3, 50, [0, 2])]
+)
+def test_exactly_the_needed_parts_are_judged_at_exactly_the_right_steps(
+    tmp_path: Path, steps: int, every: int, expected: list[int]
+) -> None:
+    run = Run.plan(
+        "BackgroundDigits",
+        "ERM",
+        ["scene3", "scene1"],
+        train_domains=["scene2"],
+        hparams={"batch_size": 4},
+        steps=steps,
+        evaluate_every=every,
+    )
+    seen: list[int] = []
+    records = trained(run, tmp_path, progress=seen.append).records
+    needed = {("scene2", "out"), ("scene3", "in"), ("scene3", "out"), ("scene1", "in"), ("scene1", "out")}
+    assert seen == list(range(steps))
+    assert sorted((r.step, r.domain, r.split) for r in records) == sorted(
+        (s, *part) for s in expected for part in needed
+    )
+    assert {record.run for record in records} == {run.id}
+    assert sorted(r.seconds for r in records) == [r.seconds for r in records]
+
+
+def test_records_hold_accuracy_and_mean_loss_of_the_network_as_it_stands(tmp_path: Path) -> None:
+    run = plan("ERM", steps=40, evaluate_every=40, lr=3e-3)
+    outcome = trained(run, tmp_path)
+    assert outcome.algorithm is not None
+    network, data = outcome.algorithm.network.eval(), few()
+    for record in outcome.records[-5:]:
+        rows = data.split(record.domain, run.trial)[record.split]
+        with torch.no_grad():
+            logits = network(data.images[rows] / 255)
+        assert record.accuracy == pytest.approx((logits.argmax(1) == data.labels[rows]).double().mean().item())
+        mean_loss = torch.nn.functional.cross_entropy(logits, data.labels[rows]).item()
+        assert record.loss == pytest.approx(mean_loss, rel=1e-4)
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    run = plan("ERM", steps=60, evaluate_every=60, batch_size=32, lr=3e-3)
+    records = train(run, tmp_path, device="cpu").records
+    first, last = ([r for r in records if r.split == "out" and r.step == step] for step in (0, 59))
+    assert min(r.accuracy for r in last if r.domain != "scene1") > 0.5 > max(r.accuracy for r in first)
+
+
+def test_calling_again_returns_the_same_without_training(tmp_path: Path) -> None:
+    run, seen = plan(), []
+    first = trained(run, tmp_path)
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in first.folder.iterdir()}
+    again = trained(run, tmp_path, progress=seen.append)
+    assert (again.records, again.status, again.folder) == (first.records, first.status, first.folder)
+    assert not seen and again.algorithm is None
+    assert before == {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in first.folder.iterdir()}
+
+
+def test_a_failed_run_is_trained_again(tmp_path: Path) -> None:
+    run = plan()
+    RunFolder(tmp_path, run).create()
+    RunFolder(tmp_path, run).append([Status(run.id, 0, "failed", "out of memory")])
+    assert trained(run, tmp_path).status.status == "done"
+    assert b"failed" not in RunFolder(tmp_path, run).records_file.read_bytes()
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "DAT"])
+def test_a_diverged_run_says_so(tmp_path: Path, algorithm: str) -> None:
+    run = plan(algorithm, lr=1e30)
+    outcome = trained(run, tmp_path)
+    assert outcome.status.status == "diverged" and outcome.status.step <= EVERY
+    assert "not finite" in outcome.status.reason and str(outcome.status.step) in outcome.status.reason
+    assert RunFolder(tmp_path, run).read()[1] == outcome.status
+    assert all(record.step < outcome.status.step for record in outcome.records)
+    assert trained(run, tmp_path, progress=lambda _: pytest.fail("trained again")).status == outcome.status
+
+
+def test_a_run_that_diverges_in_its_last_step_says_so(tmp_path: Path) -> None:
+    """Its training losses were finite, its weights are not."""
+    assert trained(plan("ERM", steps=1, lr=1e38), tmp_path).status.status == "diverged"
+
+
+def test_every_line_of_a_diverged_run_is_standard_json(tmp_path: Path) -> None:
+    outcome = trained(plan("ERM", lr=1e30), tmp_path)
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is not JSON")
+
+    for line in (outcome.folder / "records.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+
+
+# nothing else changes
+
+
+def test_training_leaves_torchs_random_state_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trained(plan(dropout=0.5), tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(Interrupted):
+        trained(plan(dropout=0.4), tmp_path, progress=at_step(2, interrupt))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_torchs_random_state_does_not_matter(tmp_path: Path) -> None:
+    run = plan(dropout=0.5)
+    for place in ("a", "b"):
+        torch.rand(random.randrange(1, 100))
+        trained(run, tmp_path / place)
+    assert left(run, tmp_path / "a") == left(run, tmp_path / "b")
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "AT", "DAT"])
+def test_evaluation_does_not_change_the_training(tmp_path: Path, algorithm: str) -> None:
+    often, seldom = (plan(algorithm, steps=6, evaluate_every=every, dropout=0.5) for every in (1, 1000))
+    a, b = trained(often, tmp_path).records, trained(seldom, tmp_path).records
+    assert [replace(r, run="", seconds=0) for r in a[-5:]] == [replace(r, run="", seconds=0) for r in b[-5:]]
+    assert RunFolder(tmp_path, often).model_file.read_bytes() == RunFolder(tmp_path, seldom).model_file.read_bytes()
+
+
+def test_checkpoints_do_not_change_the_training(tmp_path: Path) -> None:
+    run = plan(dropout=0.5)
+    for seconds in (0, 1000):
+        trained(run, tmp_path / str(seconds), checkpoint_seconds=seconds)
+    assert left(run, tmp_path / "0") == left(run, tmp_path / "1000")
+
+
+def test_algorithms_of_one_trial_start_alike_and_see_the_same_batches(tmp_path: Path) -> None:
+    """With eps = 0 all are ERM, so any difference is one of weights or batches."""
+    scores = [
+        [(r.accuracy, r.loss) for r in trained(run, tmp_path).records]
+        for run in (plan("ERM"), plan("DAT", eps=0), plan("UAT", eps=0), plan("AT", eps=0))
+    ]
+    assert all(other == scores[0] for other in scores[1:])
+
+
+@pytest.mark.parametrize("field", ["trial", "seed", "draw"])
+def test_trials_seeds_and_draws_differ(tmp_path: Path, field: str) -> None:
+    run = plan("ERM", steps=1)
+    other = replace(run, **{field: 1})
+    models = [RunFolder(tmp_path, r).load_model() for r in (run, other) if trained(r, tmp_path)]
+    assert not torch.equal(models[0]["network.classifier.weight"], models[1]["network.classifier.weight"])
+
+
+# stopped and continued
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        *(pytest.param(plan(name), id=name) for name in sorted(ALGORITHMS)),
+        pytest.param(plan("DAT", dropout=0.5), id="DAT with dropout"),
+        pytest.param(plan("IRM", dropout=0.5, anneal=4), id="IRM with dropout, before its anneal step"),
+        pytest.param(plan("IRM", anneal=2), id="IRM after its anneal step"),
+        pytest.param(plan("DAT", norm="linf", weight_decay=0.1), id="DAT, linf, weight decay"),
+    ],
+)
+def test_an_interrupted_run_continues_bit_for_bit(tmp_path: Path, run: Run) -> None:
+    trained(run, tmp_path / "whole")
+    seen: list[int] = []
+    with pytest.raises(Interrupted, match="step 3"):
+        trained(run, tmp_path / "parts", progress=at_step(3, interrupt))
+    files = {file.name for file in (tmp_path / "parts" / run.id).iterdir() if not file.name.startswith("claim.")}
+    assert files == {"run.json", "records.jsonl", "checkpoint.pt"}
+    trained(run, tmp_path / "parts", progress=seen.append)
+    assert seen == list(range(4, STEPS)), "continues, does not start again"
+    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+    assert not (tmp_path / "parts" / run.id / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_both_signals_stop_a_run_and_handlers_are_put_back(tmp_path: Path, number: signal.Signals) -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted):
+        trained(plan(), tmp_path, progress=at_step(0, lambda: signal.raise_signal(number)))
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+    trained(plan(), tmp_path)
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trained(plan(), tmp_path, progress=at_step(1, lambda: (interrupt(), interrupt())))
+    trained(plan(), tmp_path)
+    trained(plan(), tmp_path / "whole")
+    assert left(plan(), tmp_path) == left(plan(), tmp_path / "whole")
+
+
+def test_an_interrupt_in_the_last_step_lets_the_run_end(tmp_path: Path) -> None:
+    outcome = trained(plan(), tmp_path, progress=at_step(STEPS - 1, interrupt))
+    assert outcome.status.status == "done"
+    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+
+
+class Crash(BaseException):
+    """Nothing catches it: as good as a power failure, since everything that is written is flushed."""
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["just after", "just before"])
+@pytest.mark.parametrize(
+    ("method", "call"), [("append", 2), ("append", -1), ("save_checkpoint", 2), ("rewind", 0), ("finish", 0)]
+)
+def test_a_crash_at_any_write_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int, before: bool
+) -> None:
+    run, calls, original = plan(), [], getattr(RunFolder, method)
+    trained(run, tmp_path / "whole")
+    fatal = call if call >= 0 else len(range(0, STEPS, EVERY)) + 1  # the last line: the status, after the model
+
+    def crashing(self: RunFolder, *arguments: Any) -> Any:
+        calls.append(method)
+        if before and len(calls) == fatal + 1:
+            raise Crash
+        result = original(self, *arguments)
+        if len(calls) == fatal + 1:
+            raise Crash
+        return result
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(RunFolder, method, crashing)
+        trained(run, tmp_path / "parts", checkpoint_seconds=0)
+    trained(run, tmp_path / "parts")
+    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+
+
+def train_reporting(run: Run, out: Path, steps: Connection) -> None:
+    """A process of its own: tells each step, saves a checkpoint at every evaluation."""
+    torch.set_num_threads(1)
+    try:
+        train(run, out, device="cpu", checkpoint_seconds=0, progress=steps.send)
+    except Interrupted:
+        sys.exit(130)
+
+
+def stop_after(run: Run, out: Path, step: int, number: signal.Signals) -> tuple[int | None, list[int]]:
+    """Trains in another process, sends it the signal when it tells this step; its exit status and the steps told."""
+    context = quick_context()
+    steps, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=train_reporting, args=(run, out, theirs))
+    process.start()
+    theirs.close()
+    seen: list[int] = []
+    assert process.pid is not None
+    with suppress(EOFError):
+        while True:
+            seen.append(steps.recv())
+            if seen[-1] == max(step, seen[0]):
+                os.kill(process.pid, number)
+    process.join()
+    return process.exitcode, seen
+
+
+def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
+    """kill -9 at random moments; a checkpoint at every evaluation."""
+    run = plan(steps=60, evaluate_every=5, dropout=0.2)
+    train(run, tmp_path / "whole", device="cpu")
+    moments, starts = sorted(random.sample(range(2, 45), 5)), []
+    for step in moments:
+        status, seen = stop_after(run, tmp_path / "parts", step, signal.SIGKILL)
+        starts.append(seen[0])
+        if status != -signal.SIGKILL:
+            break  # on a busy machine the run may end before the signal comes
+    assert starts[0] == 0 and len(starts) > 1
+    assert starts == sorted(starts) and all(start % 5 == 1 for start in starts[1:]), "each continued from a checkpoint"
+    train(run, tmp_path / "parts", device="cpu")
+    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole"), f"killed at {moments}"
+    assert not RunFolder(tmp_path / "parts", run).checkpoint_file.exists()
+
+
+def test_a_process_that_gets_sigint_saves_and_continues(tmp_path: Path) -> None:
+    run = plan(steps=60, evaluate_every=20)
+    train(run, tmp_path / "whole", device="cpu")
+    status, seen = stop_after(run, tmp_path / "parts", random.randrange(10), signal.SIGINT)
+    assert status == 130 and seen[-1] < 59
+    state = RunFolder(tmp_path / "parts", run).load_checkpoint()
+    assert state is not None and state["next_step"] == seen[-1] + 1, "not a step is lost"
+    train(run, tmp_path / "parts", device="cpu")
+    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+
+
+# settings that cannot be
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        pytest.param(
+            {"device": "cuda"},
+            "--device cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_impossible_devices_leave_nothing(tmp_path: Path, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        train(plan(), tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unwritable_folder_is_found_before_any_work(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    with pytest.raises(UserError, match=str(file / "out")):
+        trained(plan(), file / "out", progress=lambda _: pytest.fail("trained"))
+    assert file.read_text() == "in the way" and list(tmp_path.iterdir()) == [file]
+
+
+def test_missing_data_leaves_no_run(tmp_path: Path) -> None:
+    run = Run.plan("ColoredMNIST", "ERM", [0])
+    with pytest.raises(UserError, match="MNIST"):
+        train(run, tmp_path / "out", data_root=tmp_path)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_bf16_is_refused_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.engine.devices._has_bf16", lambda _: False)
+    with pytest.raises(UserError, match=r"bf16.*fp32"):
+        trained(replace(plan(), precision="bf16"), tmp_path)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]

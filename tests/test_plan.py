@@ -1,0 +1,431 @@
+"""Plans: which runs follow from the arguments of a search, and from the presets of the paper's tables."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.data import DATASETS, Dataset
+from domainwise.errors import UserError
+from domainwise.nets import NETWORKS
+from domainwise.paper.presets import reproduction, shrinkage
+from domainwise.paper.tables import SINGLE_SOURCE, TABLES, PaperTable, find_table
+from domainwise.protocol import spaces
+from domainwise.protocol.seeds import uniform
+from domainwise.runs import Run, search_space
+from domainwise.sweep.plan import Plan, planned_runs, saved_plans
+
+SCENES = ("scene1", "scene2", "scene3", "scene4")
+COLOURS = ("+90%", "+80%", "-90%")
+IMAGES = ("VLCS", "PACS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame", "Digits")
+NETWORKS_OF_THE_PAPER = ("resnet18", "resnet18-scratch")
+
+
+def scenes(*algorithms: str, **arguments: Any) -> Plan:
+    return Plan("BackgroundDigits", algorithms or ("ERM",), **{"draws": 1, "trials": 1, **arguments})
+
+
+def divisions(runs: Iterable[Run]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    return [(run.train_domains, run.test_domains) for run in runs]
+
+
+def toy(name: str, *, domains: tuple[str, ...] = ("a", "b", "c"), **facts: Any) -> Dataset:
+    """A dataset that is never loaded."""
+    fields: dict[str, Any] = {"classes": ("0", "1"), "shape": (3, 8, 8), "scale": "image", "network": "mlp"}
+    return Dataset(name, "A toy.", domains, steps=5001, loader=lambda _: pytest.fail("loaded"), **{**fields, **facts})
+
+
+@pytest.fixture
+def fixed_roles(monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """A dataset that says itself what is trained on, validated on and tested on."""
+    domains = ("train1", "train2", "validation", "test1", "test2")
+    data = toy("Roles", domains=domains, validation=("validation",), unseen=("test1", "test2"), held_out=0.0)
+    monkeypatch.setitem(DATASETS._things, "Roles", data)
+    return data
+
+
+@pytest.fixture
+def every_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The datasets and networks that the paper's tables need, toys in place of those this version lacks."""
+    for name in IMAGES:
+        roles = {"domains": ("train1", "train2", "validation", "test"), "validation": ("validation",)}
+        data = toy(name, **roles, unseen=("test",), held_out=0.0) if name == "NICO" else toy(name)
+        monkeypatch.setitem(DATASETS._things, name, DATASETS._things.get(name, data))
+    for name in NETWORKS_OF_THE_PAPER:
+        monkeypatch.setitem(NETWORKS._things, name, NETWORKS._things.get(name, NETWORKS.find("mlp")))
+
+
+# domains
+
+
+def test_multi_leaves_every_domain_out_in_turn() -> None:
+    runs = scenes("ERM", "DAT", draws=3, trials=2).runs()
+    assert len(runs) == 4 * 2 * 3 * 2
+    for algorithm in ("ERM", "DAT"):
+        own = [run for run in runs if (run.algorithm, run.draw, run.trial) == (algorithm, 1, 1)]
+        assert divisions(own) == [(tuple(s for s in SCENES if s != out), (out,)) for out in SCENES]
+    order = [(run.trial, run.draw) for run in runs]
+    assert order == sorted(order), "an interrupted plan has compared all algorithms on what it finished"
+    assert [run.algorithm for run in runs[:4]] == ["ERM", "DAT", "ERM", "DAT"]
+    assert {run.variant for run in runs} == {""}
+
+
+@pytest.mark.parametrize(
+    ("setting", "chosen", "expected"),
+    [
+        ("multi", ("scene3",), [(("scene1", "scene2", "scene4"), ("scene3",))]),
+        ("multi", ("2", "0"), [(("scene1", "scene2", "scene4"), ("scene3",)), (SCENES[1:], ("scene1",))]),
+        ("single", (), [((source,), tuple(s for s in SCENES if s != source)) for source in SCENES]),
+        ("single", ("scene1",), [((source,), ("scene1",)) for source in SCENES[1:]]),
+        ("single", ("scene2", "0"), [(("scene1",), ("scene2",)), (("scene2",), ("scene1",))]
+            + [((source,), ("scene2", "scene1")) for source in SCENES[2:]]),
+    ],
+)  # fmt: skip
+def test_single_trains_on_every_domain_in_turn_and_test_domains_may_be_chosen(
+    setting: str, chosen: tuple[str, ...], expected: list[tuple[tuple[str, ...], tuple[str, ...]]]
+) -> None:
+    runs = scenes(setting=setting, test_domains=chosen).runs()
+    assert divisions(runs) == expected and {run.setting for run in runs} == {setting}
+
+
+@pytest.mark.parametrize(("dataset", "domains"), [("BackgroundDigits", SCENES), ("ColoredMNIST", COLOURS)])
+def test_pairs_add_every_two_domains_once(dataset: str, domains: tuple[str, ...]) -> None:
+    runs = Plan(dataset, ("ERM",), draws=1, trials=1, pairs=True).runs()
+    assert [run.test_domains for run in runs] == [(d,) for d in domains] + list(combinations(domains, 2))
+    for run in runs:
+        assert set(run.train_domains) == set(domains) - set(run.test_domains)
+
+
+def test_pairs_of_chosen_domains_are_those_that_judge_them() -> None:
+    runs = scenes(test_domains=("scene2",), pairs=True).runs()
+    assert {run.test_domains for run in runs[1:]} == {("scene1", "scene2"), ("scene2", "scene3"), ("scene2", "scene4")}
+    assert runs[0].test_domains == ("scene2",)
+
+
+def test_a_dataset_with_roles_is_divided_so(fixed_roles: Dataset) -> None:
+    runs = Plan("Roles", ("ERM",), draws=1, trials=1, pairs=True).runs()
+    assert divisions(runs) == [(("train1", "train2"), ("test1", "test2"))]
+    single = Plan("Roles", ("ERM",), draws=1, trials=1, setting="single").runs()
+    assert divisions(single) == [(("train1",), ("test1", "test2")), (("train2",), ("test1", "test2"))]
+    for run in (*runs, *single):
+        assert run.validation_domains == ("validation",) and run.held_out == 0.0
+
+
+@pytest.mark.parametrize("setting", ["multi", "single"])
+def test_chosen_test_domains_of_a_dataset_with_roles(fixed_roles: Dataset, setting: str) -> None:
+    runs = Plan("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()
+    assert {run.test_domains for run in runs} == {("test2",)}
+
+
+@pytest.mark.parametrize("domain", ["train1", "validation", "2"])
+def test_a_domain_with_another_role_is_not_tested_on(fixed_roles: Dataset, domain: str) -> None:
+    with pytest.raises(UserError, match="unknown test domain of Roles"):
+        Plan("Roles", ("ERM",), test_domains=(domain,))
+
+
+# hyper-parameters
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_draw_zero_is_the_defaults_and_every_draw_has_the_algorithms_own_names(algorithm: str) -> None:
+    space = search_space(algorithm, "small")
+    plan = scenes(algorithm, draws=4, trials=2)
+    for run in plan.runs():
+        assert list(run.hparams) == list(space)
+        assert run.hparams == spaces.draw(space, run.draw, run.trial)
+        if run.draw == 0:
+            assert run.hparams == {name: parameter.default for name, parameter in space.items()}
+    assert all(set(run.hparams) == set(space) for run in replace(plan, space="paper").runs())
+
+
+def test_a_draw_is_the_same_for_every_division_and_another_in_every_trial() -> None:
+    found: dict[tuple[int, int], set[str]] = {}
+    for run in scenes("DAT", draws=3, trials=3, pairs=True).runs():
+        found.setdefault((run.draw, run.trial), set()).add(json.dumps(run.hparams))
+    assert {len(values) for values in found.values()} == {1}
+    assert len({json.dumps(sorted(values)) for (draw, _), values in found.items() if draw}) == 2 * 3
+    assert len({json.dumps(sorted(values)) for (draw, _), values in found.items() if draw == 0}) == 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "setting", "algorithm", "ranges"),
+    [
+        ("ColoredMNIST", "multi", "DAT", {"eps": (-1, 2), "alpha": (-2, 1)}),
+        ("ColoredMNIST", "multi", "AT", {"eps": (-1, 1), "alpha": (-2, 0)}),
+        ("NICO", "multi", "AT", {"eps": (-1, 0), "alpha": (-2, -1)}),
+        ("NICO", "single", "DAT", {"eps": (-2, -1), "alpha": (-4, -3)}),
+        ("PACS", "multi", "DAT", {"eps": (-1, 2), "alpha": (-2, 1)}),
+        ("PACS", "single", "DAT", {"eps": (-2, -1), "alpha": (-3, -2)}),
+        ("TerraIncognita", "multi", "DAT", {"eps": (-0.5, 0.7), "alpha": (-2, -1)}),
+        ("TerraIncognita", "multi", "UAT", {"eps": (0, 0.5), "alpha": (-2, -1)}),
+        ("TerraIncognita", "multi", "EnsembleUAT", {"eps": (0, 0.5), "alpha": (-2, -1)}),
+        ("MixedSame", "single", "DAT", {"eps": (-0.5, 0), "alpha": (-1.5, -1), "lr": (-5.5, -4.5)}),
+        ("MixedSame", "single", "ERM", {"lr": (-5.5, -4.5)}),
+        ("PACS", "multi", "WRM", {"inner_lr": (-2, -1), "gamma": (-0.5, 0.5)}),
+        ("PACS", "multi", "ERM", {"lr": (-5, -3.5), "weight_decay": (-6, -2)}),
+    ],
+)
+def test_the_papers_space_per_dataset_and_setting(
+    every_dataset: None, dataset: str, setting: str, algorithm: str, ranges: dict[str, tuple[float, float]]
+) -> None:
+    for run in Plan(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
+        assert run.variant == "paper"
+        for name, (low, high) in ranges.items():
+            value = run.hparams[name]
+            assert isinstance(value, float)
+            if run.draw:
+                u = uniform("hparam", run.draw, run.trial, name)
+                assert value == pytest.approx(10 ** (low + u * (high - low)))
+            elif name != "weight_decay":
+                assert 10**low * (1 - 1e-9) <= value <= 10**high * (1 + 1e-9), "the default lies in the range"
+
+
+def test_fixed_values_go_to_the_algorithms_that_have_them() -> None:
+    for run in scenes("ERM", "DAT", draws=3, hparams={"eps": 2, "norm": "linf", "batch_size": 4}).runs():
+        assert run.hparams["batch_size"] == 4
+        assert (run.hparams.get("eps"), run.hparams.get("norm")) == (
+            (2.0, "linf") if run.algorithm == "DAT" else (None, None)
+        )
+        if run.draw:
+            assert run.hparams["lr"] == pytest.approx(10 ** (-4.5 + 2 * uniform("hparam", run.draw, 0, "lr")))
+
+
+def test_ranges_replace_the_searched_ones_and_a_variant_names_them() -> None:
+    plan = scenes("ERM", "DAT", draws=3, space="paper", ranges={"eps": (-2, -1)}, variant="small balls")
+    for run in plan.runs():
+        assert run.variant == "small balls"
+        if run.algorithm == "DAT":
+            u = uniform("hparam", run.draw, 0, "eps") if run.draw else 0.5
+            assert run.hparams["eps"] == pytest.approx(10 ** (-2 + u))
+        else:
+            assert "eps" not in run.hparams
+
+
+# identity
+
+
+def test_ids_are_unique() -> None:
+    plans = [
+        scenes("ERM", "DAT", draws=3, trials=2, pairs=True),
+        scenes("ERM", "DAT", draws=3, trials=2, setting="single"),
+        scenes("ERM", "DAT", draws=3, trials=2, space="paper"),
+        scenes("ERM", draws=3, trials=2, seed=1),
+    ]
+    runs = [run for plan in plans for run in plan.runs()]
+    assert len({run.id for run in runs}) == len(runs) == len(planned_runs(plans))
+
+
+def test_what_two_plans_share_is_done_once() -> None:
+    small, large = scenes("ERM"), scenes("ERM", "DAT", draws=2)
+    assert len(planned_runs([small, large])) == len(large.runs())
+    assert planned_runs([small, large])[: len(small.runs())] == small.runs(), "the first plan's come first"
+    assert planned_runs([]) == []
+
+
+# the folder
+
+
+PLANS = [
+    scenes("ERM", "DAT"),
+    scenes("DAT", hparams={"eps": 2, "norm": "linf", "loss_cap": None}, ranges={"alpha": (-4.0, -3.5)}, variant="v"),
+    scenes("DAT", setting="single", space="paper", test_domains=("scene1",), steps=7, network="mlp", seed=3),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.id)
+def test_a_plan_survives_its_folder(tmp_path: Path, plan: Plan) -> None:
+    plan.save(tmp_path / "new")
+    plan.save(tmp_path / "new")
+    (kept,) = saved_plans(tmp_path / "new")
+    assert kept == plan and kept.id == plan.id and kept.runs() == plan.runs()
+
+
+def test_all_plans_of_a_folder_are_found_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    for plan in PLANS:
+        plan.save(tmp_path)
+    (tmp_path / "plans" / "notes.txt").write_text("mine")
+    (tmp_path / "plans" / ".half.json.123.tmp").write_text("{")
+    assert {plan.id for plan in saved_plans(tmp_path)} == {plan.id for plan in PLANS}
+    assert list(saved_plans(tmp_path / "elsewhere")) == []
+
+
+LATER = json.dumps(scenes().describe() | {"something_new": 1})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"algorithms": ["ERM"]}', "\xff", LATER])
+def test_a_foreign_plan_is_named(tmp_path: Path, text: str) -> None:
+    PLANS[0].save(tmp_path)
+    path = tmp_path / "plans" / "foreign.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"foreign\.json is not a plan of this version"):
+        list(saved_plans(tmp_path))
+
+
+def test_equal_plans_have_equal_ids() -> None:
+    whole, real = scenes("DAT", ranges={"eps": (-2, -1)}), scenes("DAT", ranges={"eps": (-2.0, -1.0)})
+    assert whole == real and whole.id == real.id
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"algorithms": ("ERN",)}, "unknown algorithm 'ERN': did you mean 'ERM'"),
+        ({"algorithms": ()}, "name at least one algorithm"),
+        ({"dataset": "ColouredMNIST"}, "unknown dataset 'ColouredMNIST': did you mean 'ColoredMNIST'"),
+        ({"setting": "singel"}, "unknown setting 'singel': did you mean 'single'"),
+        ({"space": "papers"}, "unknown space 'papers': did you mean 'paper'"),
+        ({"test_domains": ("scene9",)}, "unknown domain of BackgroundDigits 'scene9'"),
+        ({"test_domains": ("4",)}, "unknown domain of BackgroundDigits '4'"),
+        ({"draws": 0}, "--hparams must be at least 1, not 0"),
+        ({"trials": -1}, "--trials must be at least 1, not -1"),
+        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"network": "smal-cnn"}, "unknown network 'smal-cnn': did you mean 'small-cnn'"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"hparams": {"batch_size": 0}}, "batch_size=0 must be at least 1"),
+        ({"hparams": {"bacth_size": 8}}, "unknown hyper-parameter .*'bacth_size'.*'batch_size'"),
+        ({"algorithms": ("VREx",), "setting": "single"}, "VREx needs at least 2 training domains; 1 left"),
+        ({"algorithms": ("MLDG",), "dataset": "ColoredMNIST", "pairs": True}, "MLDG needs at least 2 training domains"),
+    ],
+)
+def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        Plan(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()
+
+
+# presets of the paper
+
+
+def needs(table: PaperTable) -> set[str]:
+    return {cell.dataset for cell in table.published} - {"average over datasets"}
+
+
+@pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)
+def test_every_table_can_be_planned_or_says_what_is_missing(table: PaperTable) -> None:
+    missing = needs(table) - set(DATASETS)
+    if missing == needs(table):
+        with pytest.raises(UserError, match=f"table {table.label} needs {', '.join(sorted(missing))}"):
+            reproduction(table.label)
+    else:
+        assert {plan.dataset for plan in reproduction(table.label)} == needs(table) - missing
+
+
+@pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)
+def test_every_row_of_a_table_is_a_search_of_its_own(every_dataset: None, table: PaperTable) -> None:
+    plans = reproduction(table.label)
+    rows = {(c.dataset, c.algorithm, c.setting, c.variant) for c in table.published if c.dataset in DATASETS}
+    assert sorted((p.dataset, *p.algorithms, p.setting, p.variant) for p in plans) == sorted(rows)
+    assert {p.draws for p in plans} == ({1} if table.label == "dig" else {20}) and {p.trials for p in plans} == {3}
+    assert shrinkage(table, plans) == "", "nothing is smaller than the paper's"
+
+
+def test_a_dataset_that_is_missing_from_a_table_is_said(every_dataset: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(DATASETS._things, "PACS")
+    plans = reproduction("bench")
+    assert {plan.dataset for plan in plans} == {"ColoredMNIST", "NICO", "TerraIncognita"}
+    assert "PACS" in shrinkage(find_table("bench"), plans), "this is not the paper's full search"
+
+
+STEPS = """
+bench  ColoredMNIST DAT 10001, ColoredMNIST WRM 5001, ColoredMNIST ADA 5001, ColoredMNIST ERM -, ColoredMNIST IRM -
+bench  PACS AT 10001, PACS ERM -, NICO UAT 8001, NICO DAT 8001, TerraIncognita DAT 5001
+euat   NICO EnsembleUAT 8001
+cmnist ColoredMNIST UAT 10001
+db     ColoredMNIST DAT -
+single ColoredMNIST DAT 5001, NICO ERM 5001
+15     PACS DAT 5001
+mixed  MixedSame DAT 5001
+dig    Digits DAT 10001
+"""
+CASES = [(line.split()[0], *case.split()[-3:]) for line in STEPS.strip().splitlines() for case in line.split(", ")]
+
+
+@pytest.mark.parametrize(("table", "dataset", "algorithm", "number"), CASES)
+def test_steps(every_dataset: None, table: str, dataset: str, algorithm: str, number: str) -> None:
+    steps = None if number == "-" else int(number)
+    (plan,) = reproduction(table, dataset=dataset, algorithms=[algorithm])
+    assert plan.steps == steps and plan.space == "paper" and plan.setting == find_table(table).published[0].setting
+    assert plan.runs()[0].steps == (steps or DATASETS.find(dataset).steps)
+
+
+def test_nico_caps_the_loss_of_the_ascent_and_is_not_pretrained(every_dataset: None) -> None:
+    for plan in reproduction("bench", dataset="NICO"):
+        adversarial = plan.algorithms[0] in ("AT", "UAT", "DAT")
+        assert plan.hparams == ({"loss_cap": 2.0} if adversarial else {})
+        run = plan.runs()[0]
+        assert run.network == "resnet18-scratch" and run.hparams.get("loss_cap") == (2.0 if adversarial else None)
+    assert all(not plan.hparams for plan in reproduction("bench") if plan.dataset != "NICO")
+    (single,) = reproduction("single", dataset="NICO", algorithms=["DAT"])
+    assert single.hparams == {"loss_cap": 2.0}
+
+
+def test_networks(every_dataset: None) -> None:
+    assert {p.network for p in reproduction("bench", dataset="PACS")} == {"resnet18"}
+    assert {p.network for p in (*reproduction("bench", dataset="ColoredMNIST"), *reproduction("db"))} == {None}
+
+
+@pytest.mark.parametrize(
+    ("table", "norm", "ranges"),
+    [
+        ("5", "l2", [((-2, -1), (a, a + 1)) for a in (-4, -3, -2)]
+            + [((e, e + 1), (a, a + 1)) for e in (-1, 0) for a in (-3, -2, -1)]),
+        ("13", "linf", [((-3, -2), (-4, -3)), ((-2, -1), (-3, -2)), ((-1, 0), (-3, -2))]),
+    ],
+)  # fmt: skip
+def test_ablations_are_searches_of_their_own(
+    every_dataset: None, table: str, norm: str, ranges: list[tuple[tuple[float, float], tuple[float, float]]]
+) -> None:
+    plans = reproduction(table, draws=3, trials=1)
+    assert [(plan.ranges["eps"], plan.ranges["alpha"]) for plan in plans] == ranges
+    assert len({plan.variant for plan in plans}) == len(ranges)
+    for plan, limits in zip(plans, ranges, strict=True):
+        for run in plan.runs():
+            assert (run.hparams["norm"], run.hparams["loss_cap"], run.steps) == (norm, 2.0, 8_001)
+            for name, (low, high) in zip(("eps", "alpha"), limits, strict=True):
+                u = uniform("hparam", run.draw, run.trial, name) if run.draw else 0.5
+                assert run.hparams[name] == pytest.approx(10 ** (low + u * (high - low)))
+    assert len(planned_runs(plans)) == sum(len(plan.runs()) for plan in plans), "no run belongs to two"
+
+
+@pytest.mark.parametrize(
+    ("table", "smaller", "words"),
+    [
+        ("cmnist", {"draws": 4}, "4 of 20 draws"),
+        ("cmnist", {"trials": 1}, "1 of 3 trials"),
+        ("cmnist", {"shrink_steps": 501}, "501 of 5001 steps, 501 of 10001 steps"),
+        ("15a", {"shrink_steps": 501}, "501 of 5001 steps"),
+        ("cmnist", {"draws": 2, "trials": 2, "shrink_steps": 11, "algorithms": ["DAT"]},
+         "2 of 20 draws, 2 of 3 trials, 11 of 10001 steps"),
+        ("dig", {"draws": 2}, ""),
+    ],
+)  # fmt: skip
+def test_shrinkage_says_by_how_much(every_dataset: None, table: str, smaller: dict[str, Any], words: str) -> None:
+    assert shrinkage(find_table(table), reproduction(table, **smaller)) == words
+
+
+def test_fewer_steps_never_means_more_for_another_algorithm() -> None:
+    """8,001 steps are fewer than DAT's 10,001 on CMNIST, but more than ERM's 5,001."""
+    steps = {plan.algorithms[0]: plan.runs()[0].steps for plan in reproduction("cmnist", shrink_steps=8_001)}
+    assert steps["DAT"] == 8_001 and steps["ERM"] == 5_001
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"name": "table99"}, "unknown table of the paper 'table99'"),
+        ({"name": "cmnist", "dataset": "PACS"}, "unknown dataset of table cmnist 'PACS'"),
+        ({"name": "cmnist", "algorithms": ["DAP"]}, "unknown algorithm of table cmnist 'DAP': did you mean 'DAT'"),
+        ({"name": "cmnist", "draws": 0}, "--hparams must be at least 1"),
+        ({"name": "cmnist", "trials": 0}, "--trials must be at least 1"),
+    ],
+)
+def test_impossible_reproductions(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        reproduction(**wrong)
