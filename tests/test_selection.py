@@ -209,13 +209,13 @@ def table(scores: Scores = SCORES, order: tuple[str, ...] = ("ERM", "IRM", "DAT"
 
 def rendered(accuracies: AccuracyTable) -> dict[str, list[str]]:
     """algorithm -> its cells with their markup."""
-    columns = [list(column.cells) for column in terminal(accuracies).columns]
+    columns = [list(column.cells) for column in terminal(accuracies).fitted(200).columns]
     return {cells[0]: [str(cell) for cell in cells[1:]] for cells in zip(*columns, strict=True)}
 
 
 def test_rows_come_in_the_order_asked_for_and_columns_sorted() -> None:
     assert [row.method for row in table().rows] == ["ERM", "IRM", "DAT"]
-    headers = [str(column.header) for column in terminal(table()).columns]
+    headers = [str(column.header) for column in terminal(table()).fitted(200).columns]
     assert headers == ["algorithm", "a", "b", "average", "minus ERM"]
 
 
@@ -272,7 +272,7 @@ def test_the_sentence_when_there_is_nothing_to_compare(scores: Scores) -> None:
 
 
 def test_a_table_says_dataset_and_selection() -> None:
-    rich_table = terminal(table())
+    rich_table = terminal(table()).fitted(200)
     assert "Toy" in str(rich_table.title) and "training-domain" in str(rich_table.caption)
 
 

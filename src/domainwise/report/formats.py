@@ -44,10 +44,13 @@ class Terminal:
     table: AccuracyTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.fitted(options.max_width)
+
+    def fitted(self, width: int) -> Table:
         rows = [[(name, False) for name in headings(self.table)]]
         rows += [[(name, False), *line] for name, line in cells(self.table)]
         widths = [max(len(text) for text, _ in column) + 1 for column in zip(*rows, strict=True)]
-        if sum(widths) > options.max_width:
+        if sum(widths) > width:
             rows = [list(column) for column in zip(*rows, strict=True)]
         title, caption = escape(self.table.title), escape(self.table.caption)
         rich = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -55,7 +58,7 @@ class Terminal:
             rich.add_column(escape(heading), justify="right" if i else "left", overflow="fold")
         for row in rows[1:]:
             rich.add_row(*[f"[bold]{escape(text)}[/bold]" if bold else escape(text) for text, bold in row])
-        yield rich
+        return rich
 
 
 def terminal(table: AccuracyTable) -> Terminal:
