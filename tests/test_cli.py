@@ -330,7 +330,7 @@ class RunningDemo:
     def __init__(self, out: Path) -> None:
         self.log = out.with_suffix(".log")
         self.workers: set[int] = set()
-        options = f"--steps 20 --trials 1 --workers 2 --out {shlex.quote(str(out))}"
+        options = f"--steps 10 --trials 1 --workers 2 --out {shlex.quote(str(out))}"
         command = [sys.executable, "-m", "domainwise", "demo", *shlex.split(options)]
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)

@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 
 def plan(algorithm: str = "DAT", *, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any) -> Run:
-    given = {"batch_size": 8, **hparams}
+    given = {"batch_size": 4, **hparams}
     return Run.plan("BackgroundDigits", algorithm, [0], hparams=given, steps=steps, evaluate_every=evaluate_every)
 
 
@@ -50,9 +50,9 @@ def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
 
 @cache
 def few() -> Environments:
-    """The first 50 images of each domain: quickly judged."""
+    """The first 25 images of each domain: quickly judged."""
     data = DATASETS.find("BackgroundDigits").load()
-    rows = {name: data.rows(name)[:50] for name in data.domains}
+    rows = {name: data.rows(name)[:25] for name in data.domains}
     return Environments.from_arrays({name: (data.images[r], data.labels[r]) for name, r in rows.items()})
 
 
@@ -314,7 +314,7 @@ def train_reporting(run: Run, out: Path, steps: Connection) -> None:
     """A process of its own: tells each step, saves a checkpoint at every evaluation."""
     torch.set_num_threads(1)
     try:
-        train(run, out, device="cpu", checkpoint_seconds=0, progress=steps.send)
+        trained(run, out, checkpoint_seconds=0, progress=steps.send)
     except Interrupted:
         sys.exit(130)
 
@@ -340,7 +340,7 @@ def stop_after(run: Run, out: Path, step: int, number: signal.Signals) -> tuple[
 def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
     """kill -9 at random moments; a checkpoint at every evaluation."""
     run = plan(steps=60, evaluate_every=5, dropout=0.2)
-    train(run, tmp_path / "whole", device="cpu")
+    trained(run, tmp_path / "whole")
     moments, starts = sorted(random.sample(range(2, 45), 5)), []
     for step in moments:
         status, seen = stop_after(run, tmp_path / "parts", step, signal.SIGKILL)
@@ -349,19 +349,19 @@ def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
             break  # on a busy machine the run may end before the signal comes
     assert starts[0] == 0 and len(starts) > 1
     assert starts == sorted(starts) and all(start % 5 == 1 for start in starts[1:]), "each continued from a checkpoint"
-    train(run, tmp_path / "parts", device="cpu")
+    trained(run, tmp_path / "parts")
     assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole"), f"killed at {moments}"
     assert not RunFolder(tmp_path / "parts", run).checkpoint_file.exists()
 
 
 def test_a_process_that_gets_sigint_saves_and_continues(tmp_path: Path) -> None:
-    run = plan(steps=60, evaluate_every=20)
-    train(run, tmp_path / "whole", device="cpu")
+    run = plan(steps=200, evaluate_every=50)
+    trained(run, tmp_path / "whole")
     status, seen = stop_after(run, tmp_path / "parts", random.randrange(10), signal.SIGINT)
-    assert status == 130 and seen[-1] < 59
+    assert status == 130 and seen[-1] < 199
     state = RunFolder(tmp_path / "parts", run).load_checkpoint()
     assert state is not None and state["next_step"] == seen[-1] + 1, "not a step is lost"
-    train(run, tmp_path / "parts", device="cpu")
+    trained(run, tmp_path / "parts")
     assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
 
 

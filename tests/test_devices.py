@@ -1,0 +1,39 @@
+"""Devices and precisions: what is asked for and not there is one clear line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import domainwise as dw
+from domainwise.engine import devices
+
+CPU = torch.device("cpu")
+
+
+def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.pick_device("auto") == CPU
+    with pytest.raises(dw.UserError, match="no CUDA device found"):
+        devices.pick_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert devices.pick_device("auto").type == "cuda" and devices.pick_device("cpu") == CPU
+
+
+def test_bf16_is_refused_where_the_hardware_lacks_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(devices, "_has_bf16", lambda _: False)
+    devices.check_precision("fp32", CPU)
+    run = dw.Run.plan("BackgroundDigits", "ERM", [0], steps=1, precision="bf16")
+    with pytest.raises(dw.UserError, match="--precision bf16: this cpu has no bf16 arithmetic; use --precision fp32"):
+        dw.train(run, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists(), "nothing half-written"
+
+
+def test_bf16_trains_to_about_the_same(tmp_path: Path) -> None:
+    if not devices._has_bf16(CPU):
+        pytest.skip("this CPU has no bf16 arithmetic")
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        run = dw.Run.plan("BackgroundDigits", "DAT", [0], hparams={"batch_size": 8}, steps=30, precision=precision)
+        losses[precision] = dw.train(run, tmp_path, device="cpu").records[-1].loss
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
