@@ -4,6 +4,7 @@ A rule looks at all draws of one algorithm, dataset, domains and trial, picks on
 unseen domain's `in` accuracy there. Ties go to the highest draw, as in DomainBed, then to the earliest step.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -77,13 +78,14 @@ def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
     if len(curve.run.test_domains) > 1 or not all(domain in curve.companions for domain in further):
         return None
     scores = []
+    seen = Counter(curve.steps)
     for domain in further:
         companion = curve.companions[domain]
         at = {step: i for i, step in enumerate(companion.steps)}
         left_out = companion.accuracy.get((domain, "in"))
         if left_out is None or unseen not in companion.run.test_domains:
             return None
-        once = [step in at and curve.steps.count(step) == 1 for step in curve.steps]
+        once = [step in at and seen[step] == 1 for step in curve.steps]
         scores.append([left_out[at[step]] if ok else -np.inf for step, ok in zip(curve.steps, once, strict=True)])
     return np.mean(scores, axis=0)
 

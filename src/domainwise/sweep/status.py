@@ -70,7 +70,7 @@ def promise(curve: Curve) -> tuple[float, str] | None:
 def best_so_far(folder: Path, runs: Sequence[Run]) -> str | None:
     """The most promising run, in words."""
     found = [promise(read_curve(RunFolder(folder, run))[0]) for run in runs]
-    best = max((one for one in found if one is not None), default=None)
+    best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)
     return f"best by training-domain validation so far: {best[1]}" if best else None
 
 
