@@ -189,6 +189,17 @@ def test_training_leaves_torchs_random_state_alone(tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_a_damaged_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    run = plan("DAT", steps=4, evaluate_every=2)
+    folder = RunFolder(tmp_path, run)
+    folder.create()
+    folder.checkpoint_file.write_bytes(b"cut short")
+    whole = trained(run, tmp_path / "whole")
+    assert [replace(r, seconds=0) for r in trained(run, tmp_path).records] == [
+        replace(r, seconds=0) for r in whole.records
+    ]
+
+
 def test_torchs_random_state_does_not_matter(tmp_path: Path) -> None:
     run = plan(dropout=0.5)
     for place in ("a", "b"):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal, TypeVar
 
 import safetensors.torch
@@ -120,10 +121,11 @@ class RunFolder:
             torch.save(state, file)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, read without executing code."""
-        if not self.checkpoint_file.exists():
+        """The last checkpoint, read without executing code; None if there is none, or it is damaged."""
+        try:
+            state: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
+        except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
             return None
-        state: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
         return state
 
     def finish(self, status: Status, model: dict[str, Tensor]) -> None:

@@ -36,7 +36,8 @@ def demo(
     from domainwise.report.progress import follow
 
     pick_device(device)
-    plan = Demo.plan(files.writable_folder(out), trials=trials, all_methods=all_methods, steps=steps, seed=seed)
+    plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)
+    files.writable_folder(out)
     errors_console.print(
         f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {trials} trials; see {out}"
     )

@@ -74,7 +74,7 @@ def _show(axis: Axes, image: Tensor, title: str = "") -> None:
         image = image.expand(3, -1, -1)
     elif image.shape[0] == 2:
         image = torch.cat([image, torch.zeros_like(image[:1])])
-    axis.imshow(image.permute(1, 2, 0))
+    axis.imshow(image.permute(1, 2, 0).numpy())
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=8)
 
