@@ -51,7 +51,7 @@ def _rule(selection: str) -> str:
 
 
 def _match(cell: Published, ours: list[AccuracyTable]) -> Comparison:
-    for table in sorted(ours, key=lambda table: -table.steps):
+    for table in sorted(ours, key=lambda table: -max(row.steps for row in table.rows)):
         if (table.dataset, table.setting) != (cell.dataset, cell.setting):
             continue
         variants = [cell.variant] if cell.variant else ["paper", ""]
@@ -60,7 +60,7 @@ def _match(cell: Published, ours: list[AccuracyTable]) -> Comparison:
             for row in table.rows:
                 value = _value(row, table, cell) if row.method == name else None
                 if value is not None:
-                    return Comparison(cell, *value, row.draws, row.trials, table.steps)
+                    return Comparison(cell, *value, row.draws, row.trials, row.steps)
     return Comparison(cell)
 
 

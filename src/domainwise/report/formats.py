@@ -110,8 +110,8 @@ def comma_separated(tables: Sequence[AccuracyTable]) -> str:
         ["dataset", "setting", "network", "steps", "selection", "method", "domain", "mean", "error", "trials", "draws"]
     )
     for table in tables:
-        facts = [table.dataset, table.setting, table.network, table.steps, table.selection]
         for row in table.rows:
+            facts = [table.dataset, table.setting, table.network, row.steps, table.selection]
             for column, value in [*row.cells.items(), ("average", row.average)]:
                 if value is not None:
                     writer.writerow([*facts, row.method, column, value.mean, value.error, value.n, row.draws])

@@ -1,7 +1,7 @@
 """Accuracy tables: one per experiment and selection rule, a row per method, mean ± standard error."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from domainwise.data import DATASETS
@@ -20,6 +20,7 @@ class Row:
     difference: Difference | None
     draws: int = 1
     trials: int = 1
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class AccuracyTable:
     rows: tuple[Row, ...]
     setting: str = "multi"
     network: str = ""
-    steps: int = 0
 
     @classmethod
     def of(
@@ -60,10 +60,13 @@ class AccuracyTable:
     @property
     def caption(self) -> str:
         """What a number is worth nothing without."""
-        searched = sorted({(row.draws, row.trials) for row in self.rows})
-        effort = "; ".join(f"{draws} draws x {trials} trials" for draws, trials in searched)
-        facts = [self.network, f"{self.steps} steps" if self.steps else "", effort if self.steps else ""]
-        context = ", ".join(fact for fact in facts if fact)
+        efforts: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.steps:
+                effort = f"{row.steps} steps, {row.draws} draws x {row.trials} trials"
+                efforts.setdefault(effort, []).append(row.method)
+        told = [effort if len(efforts) == 1 else f"{', '.join(who)}: {effort}" for effort, who in efforts.items()]
+        context = "; ".join(fact for fact in (self.network, *told) if fact)
         return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
 
     def sentence(self, name: str) -> str:
@@ -82,13 +85,32 @@ class AccuracyTable:
 
 
 def tables(collection: Collection, rule: str, baseline: str = "ERM") -> list[AccuracyTable]:
-    """A table per experiment that the rule can judge."""
+    """A table per experiment that the rule can judge.
+
+    Methods trained for different numbers of steps stand in one table, as in the paper, unless one method has several.
+    """
     found = []
-    for experiment, curves in collection.experiments().items():
+    for experiments in _alike(collection.experiments()):
+        curves = [curve for _, own in experiments for curve in own]
         scores = selected(curves, rule)
         if scores:
-            found.append(_table(experiment, curves, scores, rule, baseline))
+            found.append(_table(experiments[0][0], curves, scores, rule, baseline))
     return found
+
+
+Group = list[tuple[Experiment, list[Curve]]]
+
+
+def _alike(experiments: dict[Experiment, list[Curve]]) -> list[Group]:
+    """Experiments that differ in their steps only, put together where no method occurs twice."""
+    groups: dict[Experiment, Group] = {}
+    for experiment, curves in experiments.items():
+        groups.setdefault(replace(experiment, steps=0), []).append((experiment, curves))
+    result: list[Group] = []
+    for group in groups.values():
+        names = [name for _, curves in group for name in {method(curve.run) for curve in curves}]
+        result += [group] if len(names) == len(set(names)) else [[one] for one in group]
+    return result
 
 
 def _table(experiment: Experiment, curves: Sequence[Curve], scores: Scores, rule: str, baseline: str) -> AccuracyTable:
@@ -97,11 +119,8 @@ def _table(experiment: Experiment, curves: Sequence[Curve], scores: Scores, rule
     for row in plain.rows:
         own = [curve.run for curve in curves if method(curve.run) == row.method]
         draws, trials = len({run.draw for run in own}), len({run.trial for run in own})
-        rows.append(Row(row.method, row.cells, row.average, row.difference, draws, trials))
-    return AccuracyTable(
-        experiment.dataset, rule, baseline, plain.columns, tuple(rows), experiment.setting, experiment.network,
-        experiment.steps,
-    )  # fmt: skip
+        rows.append(replace(row, draws=draws, trials=trials, steps=own[0].steps))
+    return replace(plain, rows=tuple(rows), setting=experiment.setting, network=experiment.network)
 
 
 def _registered(scores: Scores) -> list[str]:
