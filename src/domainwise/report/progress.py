@@ -17,6 +17,8 @@ from domainwise.sweep.collection import read_curve
 from domainwise.sweep.events import Event, cost
 from domainwise.sweep.status import promise
 
+SETTLED_SECONDS = 3.0
+"""How long to watch before saying how long it will take."""
 PLAIN_SECONDS = 15.0
 """How often a line is printed where there is no terminal to draw on."""
 
@@ -32,7 +34,7 @@ class Watch:
         self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
         self.best: tuple[float, str] | None = None
-        self.started = time.monotonic()
+        self.started: float | None = None  # when the first word of a run came: starting workers is no measure of it
 
     def note(self, event: Event) -> None:
         run = event.run
@@ -40,7 +42,9 @@ class Watch:
         after = run.steps if event.ended else event.step + 1
         work = cost(run) * (after - before) / run.steps
         self.left -= work
-        if not event.earlier:
+        if not event.earlier and self.started is None:
+            self.started = time.monotonic()
+        elif not event.earlier:
             self.worked += max(0.0, work)
         if event.ended:
             self.statuses[run] = event.ended
@@ -59,8 +63,9 @@ class Watch:
         failed = sum(status.status != "done" for status in self.statuses.values())
         remaining = self.runs - len(self.statuses) - len(self.active)
         left = "estimating the time left"
-        if self.worked:
-            left = f"about {duration((time.monotonic() - self.started) * self.left / self.worked)} left"
+        elapsed = time.monotonic() - self.started if self.started is not None else 0.0
+        if elapsed > SETTLED_SECONDS and self.worked:
+            left = f"about {duration(elapsed * self.left / self.worked)} left"
         done = len(self.statuses) - failed
         return f"{done}/{self.runs} done, {len(self.active)} running, {failed} failed, {remaining} remaining, {left}"
 
