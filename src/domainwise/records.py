@@ -1,7 +1,7 @@
 """Records: one flat row per run, step, domain and split, appended to one JSON Lines file per run."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -168,9 +168,3 @@ def read_rows(path: Path, row: Callable[[Any], T]) -> list[T]:
         except (ValueError, TypeError):
             raise UserError(f"{path}, line {number}: not a record; restore the file or delete its folder") from None
     return rows
-
-
-def stored_runs(parent: Path) -> Sequence[Run]:
-    """The runs whose folders lie in `parent`, in the order of their identities."""
-    descriptions = sorted(parent.glob("*/run.json"))
-    return [Run.from_description(json.loads(path.read_text())) for path in descriptions]
