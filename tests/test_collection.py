@@ -117,7 +117,15 @@ def test_a_file_cut_short_counts_up_to_its_last_whole_evaluation(tmp_path: Path)
     (found,) = collect(tmp_path).curves
     assert found.steps == (0, 10) and list(found.accuracy["scene1", "in"]) == [0.1, 0.2]
     kept.records_file.write_bytes(whole[:7])
-    assert collect(tmp_path) == Collection((), {}, ())
+    assert collect(tmp_path) == Collection((), {}, (), (kept.run,))
+
+
+def test_the_folder_of_one_run_holds_that_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, a_run(trial=1))
+    kept = keep(tmp_path, a_run())
+    assert collect(kept.path).runs == (kept.run,) and collect(kept.path).curves[0].steps
+    monkeypatch.chdir(kept.path)
+    assert collect(Path()).runs == (kept.run,)
 
 
 FUTURE = a_run(draw=1).describe() | {"something": "new"}

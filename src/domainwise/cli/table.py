@@ -35,8 +35,7 @@ def table(
     from domainwise.protocol.selection import RULES
     from domainwise.report import beside, formats
     from domainwise.report.tables import tables
-    from domainwise.sweep.collection import collect
-    from domainwise.sweep.domainbed import collect_domainbed, is_domainbed
+    from domainwise.sweep.domainbed import collect_any
 
     form = "json" if as_json else form
     if form not in FORMATS:
@@ -45,9 +44,7 @@ def table(
         raise unknown("selection rule", selection, [*RULES, "all"])
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
-    collection = collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
+    collection = collect_any(folder)
     print_notes(collection.notes)
     if paper is not None:
         rows = beside.compare(paper, collection)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Curve, select
+from domainwise.protocol.selection import Choice, Curve, select
 from domainwise.sweep.collection import searches
 
 Scores = dict[str, dict[str, dict[int, float]]]
 """method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
+Choices = dict[str, dict[str, dict[int, Choice]]]
+"""method -> column -> trial -> what a rule chose."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,28 @@ class Difference:
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
 
-def selected(curves: Sequence[Curve], rule: str) -> Scores:
+def choices(curves: Sequence[Curve], rule: str) -> Choices:
     """The rule's choice for every method, column and trial that it can judge."""
-    scores: Scores = {}
+    found: Choices = {}
     for (method, source, unseen, trial), draws in searches(curves).items():
         choice = select(draws, unseen, rule)
         if choice is not None:
             column = f"{source} → {unseen}" if source else unseen
-            scores.setdefault(method, {}).setdefault(column, {})[trial] = 100 * choice.accuracy
-    return scores
+            found.setdefault(method, {}).setdefault(column, {})[trial] = choice
+    return found
+
+
+def accuracies(found: Choices) -> Scores:
+    """Of every choice its accuracy, in per cent."""
+    return {
+        method: {column: {trial: 100 * c.accuracy for trial, c in by_trial.items()} for column, by_trial in own.items()}
+        for method, own in found.items()
+    }
+
+
+def selected(curves: Sequence[Curve], rule: str) -> Scores:
+    """What the rule's choices reach."""
+    return accuracies(choices(curves, rule))
 
 
 def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -> Estimate | None:

@@ -85,42 +85,41 @@ class AccuracyTable:
 
 
 def tables(collection: Collection, rule: str, baseline: str = "ERM") -> list[AccuracyTable]:
-    """A table per experiment that the rule can judge.
-
-    Methods trained for different numbers of steps stand in one table, as in the paper, unless one method has several.
-    """
-    found = []
-    for experiments in _alike(collection.experiments()):
-        curves = [curve for _, own in experiments for curve in own]
-        scores = selected(curves, rule)
-        if scores:
-            found.append(_table(experiments[0][0], curves, scores, rule, baseline))
-    return found
+    """A table per group of experiments that the rule can judge."""
+    found = (table_of(group, selected(group.curves, rule), rule, baseline) for group in groups(collection))
+    return [table for table in found if table.rows]
 
 
-Group = list[tuple[Experiment, list[Curve]]]
+@dataclass(frozen=True)
+class Group:
+    """What goes into one table: the first of the experiments, and the curves of all."""
+
+    experiment: Experiment
+    curves: tuple[Curve, ...]
 
 
-def _alike(experiments: dict[Experiment, list[Curve]]) -> list[Group]:
-    """Experiments that differ in their steps only, put together where no method occurs twice."""
-    groups: dict[Experiment, Group] = {}
-    for experiment, curves in experiments.items():
-        groups.setdefault(replace(experiment, steps=0), []).append((experiment, curves))
+def groups(collection: Collection) -> list[Group]:
+    """Experiments that differ in their steps only are put together, as in the paper, where no method occurs twice."""
+    alike: dict[Experiment, list[tuple[Experiment, list[Curve]]]] = {}
+    for experiment, curves in collection.experiments().items():
+        alike.setdefault(replace(experiment, steps=0), []).append((experiment, curves))
     result: list[Group] = []
-    for group in groups.values():
-        names = [name for _, curves in group for name in {method(curve.run) for curve in curves}]
-        result += [group] if len(names) == len(set(names)) else [[one] for one in group]
+    for members in alike.values():
+        names = [name for _, curves in members for name in {method(curve.run) for curve in curves}]
+        together = [members] if len(names) == len(set(names)) else [[one] for one in members]
+        result += [Group(own[0][0], tuple(curve for _, curves in own for curve in curves)) for own in together]
     return result
 
 
-def _table(experiment: Experiment, curves: Sequence[Curve], scores: Scores, rule: str, baseline: str) -> AccuracyTable:
-    plain = AccuracyTable.of(experiment.dataset, rule, scores, _registered(scores), baseline)
+def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> AccuracyTable:
+    """The table of selected scores, each row with how much was searched for it."""
+    plain = AccuracyTable.of(group.experiment.dataset, rule, scores, _registered(scores), baseline)
     rows = []
     for row in plain.rows:
-        own = [curve.run for curve in curves if method(curve.run) == row.method]
+        own = [curve.run for curve in group.curves if method(curve.run) == row.method]
         draws, trials = len({run.draw for run in own}), len({run.trial for run in own})
         rows.append(replace(row, draws=draws, trials=trials, steps=own[0].steps))
-    return replace(plain, rows=tuple(rows), setting=experiment.setting, network=experiment.network)
+    return replace(plain, rows=tuple(rows), setting=group.experiment.setting, network=group.experiment.network)
 
 
 def _registered(scores: Scores) -> list[str]:

@@ -40,6 +40,8 @@ class Collection:
     curves: tuple[Curve, ...]
     statuses: dict[str, Status]
     notes: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
+    """Every run found, judged or not."""
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; of runs that leave out two domains only the role of companions is kept."""
@@ -96,7 +98,7 @@ def _search(run: Run) -> tuple[object, ...]:
 
 
 def collect(folder: Path) -> Collection:
-    """Reads every run below a folder. What is not a run's is passed over with a note."""
+    """Reads every run below a folder, or the one whose own folder it is. What is not a run's is noted, not read."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     gc.disable()  # millions of short-lived rows and no cycles: looking for some would take a third of the time
@@ -110,7 +112,8 @@ def _collect(folder: Path) -> Collection:
     curves: list[Curve] = []
     statuses: dict[str, Status] = {}
     notes: list[str] = []
-    for path in sorted(folder.glob("*/run.json")):
+    runs: list[Run] = []
+    for path in sorted(folder.glob("*/run.json")) or list(folder.resolve().glob("run.json")):
         try:
             run = Run.from_description(json.loads(path.read_text()))
         except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -120,15 +123,16 @@ def _collect(folder: Path) -> Collection:
             notes.append(f"{path.parent}: passed over (a copy of {run.id})")
             continue
         try:
-            curve, status = read_curve(RunFolder(folder, run))
+            curve, status = read_curve(RunFolder(path.parent.parent, run))
         except UserError as error:
             notes.append(f"{path.parent}: passed over ({error})")
             continue
+        runs.append(run)
         if status is not None:
             statuses[run.id] = status
         if curve.steps:
             curves.append(curve)
-    return Collection(tuple(curves), statuses, tuple(notes))
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs))
 
 
 def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:

@@ -58,6 +58,13 @@ def is_domainbed(folder: Path) -> bool:
     return bool(_results(folder)) and not any(folder.glob("*/run.json"))
 
 
+def collect_any(folder: Path) -> Collection:
+    """Reads a folder of ours or of DomainBed's."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
+    return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
+
+
 def collect_domainbed(folder: Path) -> Collection:
     """Reads every job in a folder as DomainBed's own collection does, which looks at records only, never at `done`.
 
@@ -85,7 +92,7 @@ def collect_domainbed(folder: Path) -> Collection:
         curves.append(curve)
         if jobs[job].done:
             statuses[curve.run.id] = Status(curve.run.id, curve.steps[-1], "done", "")
-    return Collection(tuple(curves), statuses, tuple(notes))
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(curve.run for curve in curves))
 
 
 def _results(folder: Path) -> list[Path]:
