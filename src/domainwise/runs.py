@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS, Dataset
+from domainwise.data import Dataset, find_dataset
 from domainwise.data.environments import HELD_OUT
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
@@ -19,7 +19,7 @@ from domainwise.protocol.spaces import HParams, Parameter, Scale, Value
 TRACKABLE = ("penalties",)
 """What a run may record besides accuracies, at every evaluation."""
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
 
@@ -29,7 +29,9 @@ class Run:
 
     A run of the setting "multi" belongs to a table of domains left out in turn, one of "single" to a table of training
     on one domain and testing on each other. `variant` names the search a run belongs to, where one algorithm is
-    searched in several spaces.
+    searched in several spaces. `weights` says what a pre-trained network starts from, as "file#fingerprint": the
+    fingerprint (the first 16 digits of the file's SHA-256) is part of the run's identity, where the file lies is not.
+    With `full_curves` every split is judged, not only those that selection rules look at.
     """
 
     dataset: str
@@ -49,12 +51,16 @@ class Run:
     held_out: float = HELD_OUT
     setting: str = "multi"
     variant: str = ""
+    weights: str = ""
+    augmentation: str = "none"
+    image_size: int = 0
+    full_curves: bool = False
     format: int = FORMAT
 
     @classmethod
     def plan(
         cls,
-        dataset: str,
+        dataset: str | Dataset,
         algorithm: str,
         test_domains: Sequence[str | int] | str | int,
         *,
@@ -70,24 +76,30 @@ class Run:
         track: Sequence[str] = (),
         setting: str = "multi",
         variant: str = "",
+        weights: str = "",
+        augmentation: str | None = None,
+        image_size: int | None = None,
+        full_curves: bool = False,
     ) -> "Run":
-        """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm."""
-        data, method = DATASETS.find(dataset), ALGORITHMS.find(algorithm)
+        """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
+
+        Without a test domain it trains on every domain: to ship a model, not to judge one.
+        """
+        data = dataset if isinstance(dataset, Dataset) else find_dataset(dataset)
+        method = ALGORITHMS.find(algorithm)
         test = _domains(data, test_domains)
         validation = tuple(domain for domain in data.validation if domain not in test)
         rest = [domain for domain in data.domains if domain not in (*test, *validation, *data.unseen)]
         train = _domains(data, rest if train_domains is None else train_domains)
-        if not test:
-            raise UserError(f"{dataset}: name at least one test domain of {', '.join(data.domains)}")
         if both := set(train) & set(test):
-            raise UserError(f"{dataset}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+            raise UserError(f"{data.name}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
         if len(train) < method.needs_domains:
             raise UserError(
                 f"{algorithm} needs at least {method.needs_domains} training domains; "
-                f"{len(train)} left of {dataset} when {', '.join(test)} is unseen"
+                f"{len(train)} left of {data.name} when {', '.join(test) or 'none'} is unseen"
             )
         if len(set(train)) < len(train) or len(set(test)) < len(test):
-            raise UserError(f"{dataset}: a domain is named twice in {', '.join((*train, *test))}")
+            raise UserError(f"{data.name}: a domain is named twice in {', '.join((*train, *test))}")
         legal = search_space(algorithm, data.scale)
         values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
         chosen = network or data.network
@@ -103,7 +115,7 @@ class Run:
             if number < 1:
                 raise UserError(f"{name} must be at least 1, not {number}")
         return cls(
-            dataset,
+            data.name,
             algorithm,
             train,
             test,
@@ -120,6 +132,10 @@ class Run:
             data.held_out,
             setting,
             variant,
+            weights,
+            data.augmentation if augmentation is None else augmentation,
+            data.sized(image_size),
+            full_curves,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -138,7 +154,8 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
-        text = json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
+        described = self.describe() | {"weights": self.weights.rpartition("#")[2]}
+        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __hash__(self) -> int:
@@ -149,7 +166,7 @@ class Run:
         return step % self.evaluate_every == 0 or step == self.steps - 1
 
     def __str__(self) -> str:
-        return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains)}, trial {self.trial}"
+        return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains) or 'none'}, trial {self.trial}"
 
 
 @cache

@@ -1,7 +1,7 @@
 """Data: files -> decoded once, uint8 -> Environments (resident on the device) -> batches [E, B, C, H, W]."""
 
 from domainwise.data import mnist as _mnist  # noqa: F401 (registers its datasets)
-from domainwise.data.catalogue import DATASETS, Dataset, data_root, dataset
+from domainwise.data.catalogue import DATASETS, Dataset, data_root, dataset, find_dataset
 from domainwise.data.environments import Environments
 
-__all__ = ["DATASETS", "Dataset", "Environments", "data_root", "dataset"]
+__all__ = ["DATASETS", "Dataset", "Environments", "data_root", "dataset", "find_dataset"]

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from domainwise.data.environments import HELD_OUT, Environments
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.spaces import Scale
 from domainwise.registry import Registry, first_line
 
-Loader = Callable[[Path], Environments]
+Loader = Callable[..., Environments]
+"""Data root -> Environments; that of a resizable dataset takes the image size too."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,54 @@ class Dataset:
     """Domains that only ever choose models (NICO has one); then `unseen` says which are tested on."""
     unseen: tuple[str, ...] = ()
     held_out: float = HELD_OUT
+    augmentation: str = "none"
+    """What training images go through, by name (data/augment.py)."""
+    selection: str = "training-domain"
+    """The rule of model selection its published numbers go by."""
+    resizable: bool = False
+    """Whether its images may be loaded at another size than their own."""
+
+    @classmethod
+    def of(cls, environments: Environments, **facts: Any) -> "Dataset":
+        """Data in memory, described: what a Run needs to know of it."""
+        known: dict[str, Any] = {
+            "summary": "Data in memory.",
+            "scale": "image" if environments.shape[-1] > 64 else "small",
+            "network": "small-cnn" if len(environments.shape) == 3 else "mlp",
+            "steps": 1001,
+        }
+        return cls(
+            environments.name,
+            domains=environments.domains,
+            classes=environments.classes,
+            shape=environments.shape,
+            loader=lambda _: environments,
+            **{**known, **facts},
+        )
+
+    @property
+    def image_size(self) -> int:
+        """Height and width of its images; 0 for vectors."""
+        return self.shape[-1] if len(self.shape) == 3 else 0
 
     @property
     def testable(self) -> tuple[str, ...]:
         """The domains that are left out in turn."""
         return self.unseen or self.domains
 
-    def load(self, root: Path | None = None) -> Environments:
-        return _load(self.name, data_root(root))
+    def load(self, root: Path | None = None, image_size: int | None = None) -> Environments:
+        """The data, at its own image size unless told otherwise; the last ones loaded are kept."""
+        return _load(self, data_root(root), self.sized(image_size))
+
+    def sized(self, image_size: int | None) -> int:
+        """The image size asked for, checked; its own if none is."""
+        if image_size in (None, self.image_size):
+            return self.image_size
+        if not self.resizable:
+            raise UserError(f"{self.name} has images of {self.image_size} pixels only: leave out the image size")
+        if image_size < 8:
+            raise UserError(f"image size {image_size}: must be at least 8 pixels")
+        return image_size
 
     def domain(self, key: str) -> str:
         """A domain by its name or its number."""
@@ -53,6 +95,11 @@ class Dataset:
 DATASETS: Registry[Dataset] = Registry("dataset")
 
 
+def find_dataset(name: str) -> Dataset:
+    """A registered dataset by its name."""
+    return DATASETS.find(name)
+
+
 def dataset(
     *,
     domains: tuple[str, ...],
@@ -60,16 +107,19 @@ def dataset(
     shape: tuple[int, ...],
     network: str,
     steps: int,
-    evaluate_every: int = 100,
     scale: Scale = "small",
     name: str | None = None,
+    **facts: Any,
 ) -> Callable[[Loader], Loader]:
-    """Registers a loader (data root -> Environments) under its own name; its docstring is the summary."""
+    """Registers a loader (data root -> Environments) under its own name; its docstring is the summary.
+
+    `facts` are further fields of Dataset.
+    """
 
     def register(loader: Loader) -> Loader:
         title = name or loader.__name__
-        facts = (title, first_line(loader), domains, classes, shape, scale, network, steps, loader, evaluate_every)
-        DATASETS.add(title, Dataset(*facts))
+        entry = Dataset(title, first_line(loader), domains, classes, shape, scale, network, steps, loader, **facts)
+        DATASETS.add(title, entry)
         return loader
 
     return register
@@ -88,12 +138,12 @@ def data_root(given: Path | None = None) -> Path:
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, root: Path) -> Environments:
-    found = DATASETS.find(name)
-    environments = found.loader(root)
-    if environments.domains != found.domains or environments.shape != found.shape:
+def _load(found: Dataset, root: Path, image_size: int) -> Environments:
+    environments = found.loader(root, image_size) if found.resizable else found.loader(root)
+    shape = (*found.shape[:1], image_size, image_size) if image_size else found.shape
+    if environments.domains != found.domains or environments.shape != shape:
         raise UserError(
-            f"{name} in {root} has domains {environments.domains} of shape {environments.shape}, "
-            f"expected {found.domains} of shape {found.shape}"
+            f"{found.name} in {root} has domains {environments.domains} of shape {environments.shape}, "
+            f"expected {found.domains} of shape {shape}"
         )
     return environments

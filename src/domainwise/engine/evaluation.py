@@ -15,11 +15,14 @@ Part = tuple[str, str]
 
 
 def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
-    """The rows that some selection rule looks at: `out` of the training domains, `in` and `out` of the others."""
+    """The rows that some selection rule looks at: `out` of the training domains, `in` and `out` of the others.
+
+    With full curves, `in` of the training domains too.
+    """
     parts = {}
     for domain in (*run.train_domains, *run.validation_domains, *run.test_domains):
         split = environments.split(domain, run.trial, run.held_out)
-        for name in ("out",) if domain in run.train_domains else ("in", "out"):
+        for name in ("out",) if domain in run.train_domains and not run.full_curves else ("in", "out"):
             if len(split[name]):
                 parts[domain, name] = split[name].to(environments.images.device)
     return parts

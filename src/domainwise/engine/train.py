@@ -11,7 +11,7 @@ import torch
 from domainwise import files
 from domainwise.algorithms import Algorithm
 from domainwise.claims import Claim
-from domainwise.data import DATASETS, Environments
+from domainwise.data import Environments, find_dataset
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
@@ -56,7 +56,7 @@ def train(
     """
     place = pick_device(device)
     check_precision(run.precision, place)
-    data = environments or DATASETS.find(run.dataset).load(data_root)
+    data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     folder = RunFolder(files.writable_folder(Path(out)), run)
     folder.create()
 

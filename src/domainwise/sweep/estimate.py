@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from domainwise.data import DATASETS
+from domainwise.data import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.session import Session
@@ -43,7 +43,7 @@ def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -
 
 def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[float, float]:
     """Seconds per image of a batch, and per evaluation."""
-    data = DATASETS.find(run.dataset).load(data_root)
+    data = find_dataset(run.dataset).load(data_root, run.image_size)
     with torch.random.fork_rng():
         session = Session(run, data, place)
         session.step()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from domainwise import files
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS, data_root
+from domainwise.data import data_root, find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
@@ -40,8 +40,8 @@ class Settings:
     def check(self, runs: Sequence[Run]) -> None:
         """Finds what would stop every run, before any is started or anything written."""
         pick_device(self.device)
-        for dataset in sorted({run.dataset for run in runs}):
-            DATASETS.find(dataset).load(self.data_root)
+        for dataset, image_size in sorted({(run.dataset, run.image_size) for run in runs}):
+            find_dataset(dataset).load(self.data_root, image_size)
         files.writable_folder(self.out)
 
     def elsewhere(self) -> "Settings":

@@ -11,7 +11,7 @@ from typing import Any
 
 from domainwise import files
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS
+from domainwise.data import find_dataset
 from domainwise.errors import UserError, unknown
 from domainwise.paper.spaces import paper_space
 from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Value, override
@@ -51,7 +51,7 @@ class Plan:
     variant: str = ""
 
     def __post_init__(self) -> None:
-        data = DATASETS.find(self.dataset)
+        data = find_dataset(self.dataset)
         for name in self.algorithms:
             ALGORITHMS.find(name)
         for kind, value, known in (("setting", self.setting, SETTINGS), ("space", self.space, SPACES)):
@@ -91,7 +91,7 @@ class Plan:
     @cached_property
     def _divisions(self) -> list[tuple[tuple[str, ...] | None, tuple[str, ...]]]:
         """(training domains or None for all others, unseen domains)."""
-        data = DATASETS.find(self.dataset)
+        data = find_dataset(self.dataset)
         chosen = tuple(data.domain(domain) for domain in self.test_domains) or data.testable
         trainable = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
         if self.setting == "single":
@@ -103,7 +103,7 @@ class Plan:
 
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
         """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
-        legal = search_space(algorithm, DATASETS.find(self.dataset).scale)
+        legal = search_space(algorithm, find_dataset(self.dataset).scale)
         fixed = {name: value for name, value in self.hparams.items() if name in legal}
         return override(legal, draw_values({**legal, **self._space(algorithm)}, draw, trial), fixed, algorithm)
 
