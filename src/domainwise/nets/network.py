@@ -12,14 +12,21 @@ from domainwise.registry import Registry
 
 FeatureNet = Callable[[tuple[int, ...]], nn.Module]
 NETWORKS: Registry[FeatureNet] = Registry("network")
+PRETRAINED: dict[str, str] = {}
+"""The networks that start from ImageNet weights, and the name of those weights (see `nets.weights`)."""
 F = TypeVar("F", bound=FeatureNet)
 
 
-def network(name: str) -> Callable[[F], F]:
-    """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`."""
+def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
+    """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`.
+
+    `weights` names the pre-trained weights it starts from; without, its start is random.
+    """
 
     def register(features: F) -> F:
         NETWORKS.add(name, features)
+        if weights is not None:
+            PRETRAINED[name] = weights
         return features
 
     return register

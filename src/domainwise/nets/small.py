@@ -45,6 +45,30 @@ class SmallConvNet(nn.Sequential):
         self.out_features = 32 * -(-height // 8) * -(-width // 8)
 
 
+@network("digits-cnn")
+class DigitsConvNet(nn.Sequential):
+    """The single-source Digits network: two 5x5 convolutions (64, 128), each ReLU and max-pool, two layers of 1024."""
+
+    out_features = 1024
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        channels, height, width = shape
+        pixels = (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+        super().__init__(
+            nn.Conv2d(channels, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128 * pixels, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 1024),
+            nn.ReLU(),
+        )
+
+
 @network("mlp")
 class MLP(nn.Module):
     """Two hidden layers of 390 units with ReLU on images averaged down to 14x14 (or on vectors): for quick work."""
