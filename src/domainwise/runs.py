@@ -12,7 +12,8 @@ from domainwise.data import Dataset, find_dataset
 from domainwise.data.environments import HELD_OUT
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
-from domainwise.nets import NETWORKS
+from domainwise.nets import NETWORKS, PRETRAINED
+from domainwise.nets.weights import planned
 from domainwise.protocol import spaces
 from domainwise.protocol.spaces import HParams, Parameter, Scale, Value
 
@@ -83,7 +84,8 @@ class Run:
     ) -> "Run":
         """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
 
-        Without a test domain it trains on every domain: to ship a model, not to judge one.
+        Without a test domain it trains on every domain: to ship a model, not to judge one. `weights` is a file;
+        networks that start from published weights need none.
         """
         data = dataset if isinstance(dataset, Dataset) else find_dataset(dataset)
         method = ALGORITHMS.find(algorithm)
@@ -104,6 +106,9 @@ class Run:
         values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
         chosen = network or data.network
         NETWORKS.find(chosen)
+        if chosen in PRETRAINED and data.shape[0] != 3:
+            channels = f"{data.name} has {data.shape[0]}" if len(data.shape) == 3 else f"{data.name} has no images"
+            raise UserError(f"{chosen} starts from weights for 3 channels, but {channels}: choose another --network")
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
         for name in track:
@@ -132,7 +137,7 @@ class Run:
             data.held_out,
             setting,
             variant,
-            weights,
+            planned(chosen, weights),
             data.augmentation if augmentation is None else augmentation,
             data.sized(image_size),
             full_curves,

@@ -26,6 +26,9 @@ errors_console = _console(stderr=True)
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Weights = Annotated[
+    str, typer.Option(help="File a pre-trained network starts from [default: the published one, in the data root].")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import DataRoot, Device, Json, Seed, console, names, parse_hparams, print_json
+from domainwise.cli.common import DataRoot, Device, Json, Seed, Weights, console, names, parse_hparams, print_json
 from domainwise.cli.sweep import Address, DryRun, On, Retry, Slurm, Workers, run_plans
 
 EXAMPLES = (
@@ -21,6 +21,7 @@ def reproduce(
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws [the paper: 20].")] = 20,
     trials: Annotated[int, typer.Option(help="Trials [the paper: 3].")] = 3,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,
+    weights: Weights = "",
     out: Annotated[Path | None, typer.Option(help="Folder [default: runs/TABLE].")] = None,
     on: On = "local",
     workers: Workers = None,
@@ -34,6 +35,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Plan and run a table of the paper from its presets, then put our numbers beside its own, cell by cell."""
+    from domainwise.nets.weights import planned
     from domainwise.paper.presets import reproduction, shrinkage
     from domainwise.paper.tables import find_table
     from domainwise.report import beside
@@ -49,6 +51,7 @@ def reproduce(
         trials=trials,
         shrink_steps=steps,
         seed=seed,
+        weights=planned("", weights, data_root),
     )
     folder = out or Path("runs") / found.label
     short = shrinkage(found, plans)

@@ -17,6 +17,7 @@ from domainwise.cli.common import (
     Device,
     Json,
     Seed,
+    Weights,
     console,
     errors_console,
     names,
@@ -55,6 +56,7 @@ def sweep(
     steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
     network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
+    weights: Weights = "",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
         "runs/sweep"
@@ -71,6 +73,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
+    from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import Plan
 
@@ -88,6 +91,7 @@ def sweep(
         network=network,
         seed=seed,
         precision=precision,
+        weights=planned(network or "", weights, data_root),
         hparams=parse_hparams(hparam or []),
     )
     place = {

@@ -7,7 +7,17 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, Seed, console, errors_console, parse_hparams, print_json
+from domainwise.cli.common import (
+    DataRoot,
+    Device,
+    Json,
+    Seed,
+    Weights,
+    console,
+    errors_console,
+    parse_hparams,
+    print_json,
+)
 from domainwise.errors import UserError
 
 EXAMPLES = (
@@ -23,6 +33,7 @@ def train(
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain [default: all others].")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
     network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
+    weights: Weights = "",
     steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Steps between evaluations [default: the dataset's].")
@@ -41,6 +52,7 @@ def train(
     from domainwise.claims import Busy
     from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
+    from domainwise.nets.weights import planned
     from domainwise.runs import Run
 
     run = Run.plan(
@@ -57,6 +69,7 @@ def train(
         seed=seed,
         precision=precision,
         track=track or [],
+        weights=planned(network or "", weights, data_root),
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)

@@ -1,5 +1,6 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
 from domainwise.data.batches import Batches
 from domainwise.nets import build
+from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
 from domainwise.runs import Run
 
@@ -19,8 +21,10 @@ class Session:
     seed, not on the algorithm: two algorithms of one trial start alike and see the same batches, and compare in pairs.
     """
 
-    def __init__(self, run: Run, environments: Environments, device: torch.device) -> None:
-        self.run, self.device = run, device
+    def __init__(
+        self, run: Run, environments: Environments, device: torch.device, data_root: Path | None = None
+    ) -> None:
+        self.run, self.device, self.data_root = run, device, data_root
         self.environments = environments.to(device)
         domains = (*run.train_domains, "unseen", *run.test_domains)
         keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
@@ -37,6 +41,8 @@ class Session:
         run, data = self.run, self.environments
         dropout = float(run.hparams["dropout"] or 0)
         network = build(run.network, data.shape, len(data.classes), dropout=dropout, precision=run.precision)
+        if run.weights:
+            start_from(network.features, run.weights, self.data_root)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
         return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise)

@@ -65,7 +65,7 @@ def train(
         if status is not None and not (retry and status.status == "failed"):
             claim.forget()
             return Outcome(run, records, status, folder.path, None)
-        session = Session(run, data, place)
+        session = Session(run, data, place, data_root)
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
             session.load_state(checkpoint)

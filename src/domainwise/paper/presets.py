@@ -6,8 +6,9 @@ Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (steps 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domainwise.data import DATASETS
+from domainwise.data import DATASETS, find_dataset
 from domainwise.errors import UserError, unknown
+from domainwise.nets import PRETRAINED
 from domainwise.paper.tables import PaperTable, find_table
 from domainwise.protocol.spaces import Value
 from domainwise.sweep.plan import Plan
@@ -62,8 +63,17 @@ def network(table: PaperTable, cell: Cell) -> str | None:
     return None if table.label == "db" else NETWORKS.get(cell.dataset)
 
 
-def plan(table: PaperTable, cell: Cell, *, draws: int, trials: int, shrink_steps: int | None, seed: int = 0) -> Plan:
-    """The search of one cell."""
+def plan(
+    table: PaperTable,
+    cell: Cell,
+    *,
+    draws: int,
+    trials: int,
+    shrink_steps: int | None,
+    seed: int = 0,
+    weights: str = "",
+) -> Plan:
+    """The search of one cell; `weights` are for the networks that start from some."""
     fixed: dict[str, Value] = {}
     if cell.algorithm in ADVERSARIAL and cell.dataset in LOSS_CAPS:
         fixed["loss_cap"] = LOSS_CAPS[cell.dataset]
@@ -71,6 +81,7 @@ def plan(table: PaperTable, cell: Cell, *, draws: int, trials: int, shrink_steps
     if cell.variant:
         norm, ranges = parse_variant(cell.variant)
         fixed["norm"] = norm
+    chosen = network(table, cell)
     searched = cell.dataset != "Digits"
     return Plan(
         cell.dataset,
@@ -80,7 +91,8 @@ def plan(table: PaperTable, cell: Cell, *, draws: int, trials: int, shrink_steps
         setting=cell.setting,
         space="paper",
         steps=fewer_steps(table, cell, shrink_steps),
-        network=network(table, cell),
+        network=chosen,
+        weights=weights if (chosen or find_dataset(cell.dataset).network) in PRETRAINED else "",
         seed=seed,
         hparams=fixed,
         ranges=ranges,
@@ -108,6 +120,7 @@ def reproduction(
     trials: int = 3,
     shrink_steps: int | None = None,
     seed: int = 0,
+    weights: str = "",
 ) -> list[Plan]:
     """The plans behind a table of the paper, or behind the part of it asked for."""
     table = find_table(name)
@@ -126,7 +139,7 @@ def reproduction(
     if missing and len(missing) == len({c.dataset for c in chosen}):
         raise UserError(f"table {table.label} needs {', '.join(missing)}, which this version does not load")
     return [
-        plan(table, c, draws=draws, trials=trials, shrink_steps=shrink_steps, seed=seed)
+        plan(table, c, draws=draws, trials=trials, shrink_steps=shrink_steps, seed=seed, weights=weights)
         for c in chosen
         if c.dataset in DATASETS
     ]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[flo
     """Seconds per image of a batch, and per evaluation."""
     data = find_dataset(run.dataset).load(data_root, run.image_size)
     with torch.random.fork_rng():
-        session = Session(run, data, place)
+        session = Session(replace(run, weights=""), data, place)  # a random start takes as long
         session.step()
         began = _now(place)
         for _ in range(STEPS):

@@ -9,6 +9,7 @@ from domainwise import files
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
 from domainwise.engine.devices import pick_device
+from domainwise.nets.weights import locate
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
 
@@ -42,6 +43,8 @@ class Settings:
         pick_device(self.device)
         for dataset, image_size in sorted({(run.dataset, run.image_size) for run in runs}):
             find_dataset(dataset).load(self.data_root, image_size)
+        for weights in sorted({run.weights for run in runs} - {""}):
+            locate(weights, self.data_root)
         files.writable_folder(self.out)
 
     def elsewhere(self) -> "Settings":

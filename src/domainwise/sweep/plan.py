@@ -13,6 +13,7 @@ from domainwise import files
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import find_dataset
 from domainwise.errors import UserError, unknown
+from domainwise.nets.weights import planned
 from domainwise.paper.spaces import paper_space
 from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Value, override
 from domainwise.protocol.spaces import draw as draw_values
@@ -49,6 +50,7 @@ class Plan:
     hparams: Mapping[str, Value] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     variant: str = ""
+    weights: str = ""
 
     def __post_init__(self) -> None:
         data = find_dataset(self.dataset)
@@ -71,6 +73,7 @@ class Plan:
         for domain in self.test_domains:
             if data.domain(domain) not in data.testable:
                 raise unknown(f"test domain of {self.dataset}", domain, data.testable)
+        object.__setattr__(self, "weights", planned(self.network or data.network, self.weights))
 
     def runs(self) -> list[Run]:
         """Trials first, then draws: an interrupted plan has compared all algorithms on what it finished."""
@@ -121,6 +124,7 @@ class Plan:
             precision=self.precision,
             setting=self.setting,
             variant=self.variant or ("paper" if self.space == "paper" else ""),
+            weights=self.weights,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:

@@ -1,0 +1,188 @@
+"""Pre-trained weights: which there are, where they lie, and how they get into a network without executing code.
+
+A run names its weights as "file#fingerprint". The fingerprint is the first 16 digits of the file's SHA-256, so that a
+run can be planned where the file is not, and never starts from another one than planned.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from domainwise.data.catalogue import data_root
+from domainwise.errors import UserError
+from domainwise.nets.network import PRETRAINED
+
+FOLDER = "weights"
+"""Where weights lie below the data root; files in the data root itself are found too."""
+SUFFIXES = (".safetensors", ".pth", ".pt")
+OPTIONAL = "num_batches_tracked"
+HEAD = "fc."
+OWN = "network.features."
+"""How the features' keys begin in the models that a training leaves here."""
+NORMALISATION = "RGB in [0, 1], mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)"
+IMAGENET = "trained on ImageNet-1k, whose images are for non-commercial research"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights known by name. Those without a checksum are published nowhere in this form: the file is the user's."""
+
+    file: str
+    summary: str
+    licence: str
+    sha256: str = ""
+    size: int = 0  # bytes
+
+    @property
+    def url(self) -> str:
+        return f"https://download.pytorch.org/models/{self.file}"
+
+
+WEIGHTS = {
+    "resnet18": Weights(
+        "resnet18-f37072fd.pth",
+        "torchvision's ResNet-18, IMAGENET1K_V1, 69.8 % top-1",
+        f"BSD-3-Clause (torchvision); {IMAGENET}",
+        "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+        46_830_571,
+    ),
+    "resnet50": Weights(
+        "resnet50-0676ba61.pth",
+        "torchvision's ResNet-50, IMAGENET1K_V1, 76.1 % top-1",
+        f"BSD-3-Clause (torchvision); {IMAGENET}",
+        "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+        102_530_333,
+    ),
+    "resnet50-imagenet1k-v2": Weights(
+        "resnet50-11ad3fa6.pth",
+        "torchvision's ResNet-50, IMAGENET1K_V2, 80.9 % top-1; not what published tables start from",
+        f"BSD-3-Clause (torchvision); {IMAGENET}",
+        "11ad3fa62ca79e40addfd354a8ec4b7c75143b3038b8d2a807fbc68deab379ca",
+        102_540_417,
+    ),
+    "resnet50-v1": Weights(
+        "resnet50_imagenet.safetensors",
+        "the original ResNet-50 (stride on the first 1x1) under torchvision's key names, e.g. converted from Keras",
+        f"as the file you converted (Keras: MIT); {IMAGENET}",
+    ),
+}
+
+
+def planned(network: str, given: str | Path = "", root: Path | None = None) -> str:
+    """What a run of this network records as its weights; "" is a random start.
+
+    `given` is a file, or what an earlier plan recorded. Without it, a network that starts from published weights is
+    planned with those, whether they are here or not.
+    """
+    file = str(given)
+    if not file:
+        if network not in PRETRAINED:
+            return ""
+        known = WEIGHTS.get(PRETRAINED[network])
+        if known is not None and known.sha256:
+            return f"{known.file}#{known.sha256[:16]}"
+        file = known.file if known is not None else PRETRAINED[network]
+    if "#" in file:
+        return file
+    path, top = find(file, root), data_root(root)
+    return f"{path.name if path.parent in (top / FOLDER, top) else path.absolute()}#{fingerprint(path)}"
+
+
+def find(file: str, root: Path | None = None) -> Path:
+    """The file of this name or path: as it stands, in the weights folder of the data root, or in the data root."""
+    top = data_root(root)
+    places = [Path(file).expanduser(), top / FOLDER / Path(file).name, top / Path(file).name]
+    for place in places:
+        if place.is_file():
+            return place
+    known = {weights.file: name for name, weights in WEIGHTS.items() if weights.sha256}
+    name = Path(file).name
+    how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the file with --weights"
+    raise UserError(f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}")
+
+
+def fingerprint(path: Path) -> str:
+    """The first 16 digits of the file's SHA-256; read again only if its size or time has changed."""
+    stat = path.stat()
+    return _fingerprint(path.absolute(), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(path: Path, _size: int, _time: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def locate(reference: str, root: Path | None = None) -> Path:
+    """The file a run was planned with; one that is missing or has other contents is the user's mistake."""
+    file, _, expected = reference.rpartition("#")
+    path = find(file, root)
+    if fingerprint(path) != expected:
+        raise UserError(
+            f"{path} is not the file the run was planned with: its SHA-256 begins {fingerprint(path)}, "
+            f"expected {expected}; put that file there, or plan the run anew with --weights {path}"
+        )
+    return path
+
+
+def start_from(features: nn.Module, reference: str, root: Path | None = None) -> None:
+    """Copies a run's weights into its feature network."""
+    path = locate(reference, root)
+    fill(features, read(path), path)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors, .pth or .pt file, by name. A pickle that would execute code is refused."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: weights are read from files ending in {', '.join(SUFFIXES)}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path} holds more than tensors, or is damaged; it is not opened, since unpickling could execute code: "
+            "save the model's state_dict() as .safetensors"
+        ) from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path} is not a dictionary of tensors: save the model's state_dict()")
+    return found
+
+
+def fill(features: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Copies tensors into a network, cast to its dtype. Keys and shapes must agree; a classifier's are left out."""
+    if any(key.startswith(OWN) for key in tensors):
+        tensors = {key.removeprefix(OWN): value for key, value in tensors.items() if key.startswith(OWN)}
+    wanted = features.state_dict()
+    given = {key: value for key, value in tensors.items() if not key.startswith(HEAD)}
+    missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
+    unknown = [key for key in given if key not in wanted]
+    misshapen = [
+        f"{key} {list(given[key].shape)} instead of {list(value.shape)}"
+        for key, value in wanted.items()
+        if key in given and given[key].shape != value.shape
+    ]
+    wrong = [
+        f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {kind} ({_few(keys)})"
+        for kind, keys in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
+        if keys
+    ]
+    if wrong:
+        raise UserError(f"{path} does not fit {type(features).__name__}: {'; '.join(wrong)}")
+    features.load_state_dict(given, strict=False)
+
+
+def _few(keys: Sequence[str], most: int = 3) -> str:
+    return ", ".join(keys[:most]) + (", ..." if len(keys) > most else "")
