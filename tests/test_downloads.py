@@ -90,7 +90,9 @@ def left(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
 @pytest.mark.parametrize("tells_length", [True, False])
-def test_a_file_arrives_once_and_progress_is_told(server: Server, tmp_path: Path, kind: str, tells_length: bool) -> None:
+def test_a_file_arrives_once_and_progress_is_told(
+    server: Server, tmp_path: Path, kind: str, tells_length: bool
+) -> None:
     server.tells_length = tells_length
     download = wanted(server, f"{kind}:{hashlib.new(kind, DATA).hexdigest()}")
     told: list[tuple[int, int | None]] = []

@@ -1,6 +1,7 @@
 """Data: files -> decoded once, uint8 -> Environments (resident on the device) -> batches [E, B, C, H, W]."""
 
-from domainwise.data import mnist as _mnist  # noqa: F401 (registers its datasets)
+from domainwise.data import digit_domains as _digit_domains  # noqa: F401 (these register their datasets)
+from domainwise.data import mnist as _mnist  # noqa: F401
 from domainwise.data.catalogue import DATASETS, Dataset, data_root, dataset, find_dataset
 from domainwise.data.environments import Environments
 

@@ -72,8 +72,8 @@ def extract(archive: Path, target: Path, *, most_bytes: int = MOST_BYTES, most_e
 def files_of_tar(archive: Path) -> Iterator[Iterator[Entry]]:
     """The plain files of a tar, read in place."""
     try:
-        with tarfile.open(archive) as tar:
-            yield (Entry(member.name, tar.extractfile(member)) for member in tar if member.isfile())
+        with tarfile.open(archive) as opened:
+            yield (Entry(member.name, opened.extractfile(member)) for member in _members(opened) if member.isfile())
     except (*DAMAGE, OSError) as error:
         raise _damaged(archive, error) from None
 
@@ -107,12 +107,17 @@ def _zip_entries(archive: Path) -> Iterator[Entry]:
 
 def _tar_entries(archive: Path) -> Iterator[Entry]:
     with tarfile.open(archive) as opened:
-        for member in opened:
+        for member in _members(opened):
             if not (member.isfile() or member.isdir()):
                 raise UserError(f"{archive}: {member.name!r} is a link or a device: not unpacked")
             yield Entry(member.name, opened.extractfile(member))
-        while opened.fileobj is not None and opened.fileobj.read(CHUNK):
-            pass  # to the end, where a compressed stream keeps its own checksum
+
+
+def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Its members, then the rest of the file, where a compressed stream keeps its own checksum."""
+    yield from opened
+    while opened.fileobj is not None and opened.fileobj.read(CHUNK):
+        pass
 
 
 def _inside(name: str, archive: Path) -> PurePosixPath:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.data.environments import HELD_OUT, Environments
+from domainwise.data.sources import Source
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.spaces import Scale
 from domainwise.registry import Registry, first_line
@@ -40,6 +41,8 @@ class Dataset:
     """The rule of model selection its published numbers go by."""
     resizable: bool = False
     """Whether its images may be loaded at another size than their own."""
+    source: Source | None = None
+    """Where it comes from and where it is looked for."""
 
     @classmethod
     def of(cls, environments: Environments, **facts: Any) -> "Dataset":
@@ -141,9 +144,10 @@ def data_root(given: Path | None = None) -> Path:
 def _load(found: Dataset, root: Path, image_size: int) -> Environments:
     environments = found.loader(root, image_size) if found.resizable else found.loader(root)
     shape = (*found.shape[:1], image_size, image_size) if image_size else found.shape
-    if environments.domains != found.domains or environments.shape != shape:
+    domains = tuple(domain for domain in found.domains if domain not in environments.absent)
+    if environments.domains != domains or environments.shape != shape:
         raise UserError(
             f"{found.name} in {root} has domains {environments.domains} of shape {environments.shape}, "
-            f"expected {found.domains} of shape {shape}"
+            f"expected {domains} of shape {shape}"
         )
     return environments

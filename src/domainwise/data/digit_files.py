@@ -44,7 +44,8 @@ def read_libsvm(file: Path) -> Read:
     with _damage(file):
         data = file.read_bytes()
         lines = (bz2.decompress(data) if file.suffix == ".bz2" else data).decode("ascii").split("\n")
-        images, labels = [], []
+        images: list[Pixels] = []
+        labels: list[int] = []
         for line in filter(str.strip, lines):
             label, *numbers = map(float, line.replace(":", " ").split())
             at, values = np.array(numbers[::2], dtype=np.int64) - 1, np.zeros(256)
@@ -112,6 +113,6 @@ def _damage(file: Path, *further: type[Exception]) -> Iterator[None]:
     """Whatever goes wrong while a file is read is one line that names it."""
     try:
         yield
-    except (OSError, EOFError, ValueError, IndexError, *further) as error:
+    except (OSError, EOFError, ValueError, IndexError, *further) as error:  # type: ignore[misc]
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{file} is damaged or not what it should be ({reason}): fetch it again") from None

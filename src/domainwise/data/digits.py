@@ -13,13 +13,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from domainwise.data.downloads import Download
+from domainwise.data.sources import Part
 from domainwise.errors import UserError
 
-MNIST_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
+PUBLISHED = {
+    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
+}
+"""MD5 and bytes of the published .gz files."""
+MNIST_FILES = tuple(PUBLISHED)
+
+MNIST = Part(
+    "MNIST",
+    places=("mnist", "MNIST/raw"),
+    needs=tuple((name, f"{name}.gz") for name in MNIST_FILES),
+    layout=f"the four public IDX files, plain or .gz, e.g. from {MIRROR}",
+    downloads=tuple(
+        Download(f"{MIRROR}/{name}.gz", f"md5:{md5}", f"mnist/{name}.gz", size)
+        for name, (md5, size) in PUBLISHED.items()
+    ),
 )
 
 
@@ -43,18 +59,15 @@ def embedded_digits() -> Digits:
     return Digits(table[:, :784].reshape(-1, 28, 28).to(torch.uint8), table[:, 784].clone())
 
 
-def mnist(root: Path) -> Digits:
+def mnist(root: Path, dataset: str = "ColoredMNIST") -> Digits:
     """MNIST's 60,000 training and 10,000 test images, pooled in that order."""
-    folder = next((f for f in (root / "mnist", root / "MNIST" / "raw") if f.is_dir()), root / "mnist")
-    missing = [name for name in MNIST_FILES if not _find(folder, name)]
-    if missing:
-        raise UserError(
-            f"MNIST not found: looked in {folder} for {', '.join(missing)} (plain or .gz); put the four public IDX "
-            "files there (e.g. from https://ossci-datasets.s3.amazonaws.com/mnist/), name another folder with "
-            "--data-root, or use the 5,000 embedded digits by appending -embedded to the dataset's name"
-        )
-    train_x, train_y, test_x, test_y = (_read_idx(_find(folder, name) or folder) for name in MNIST_FILES)
+    found = MNIST.look(root)
+    if found is None:
+        hint = "or use the 5,000 embedded digits by appending -embedded to the dataset's name"
+        raise UserError(f"{MNIST.missing(root, dataset)}, {hint}")
+    train_x, train_y, test_x, test_y = (_read_idx(file) for file in found)
     if len(train_x) != len(train_y) or len(test_x) != len(test_y):
+        folder = found[0].parent
         raise UserError(f"{folder}: the MNIST files disagree in the number of images and labels; fetch them again")
     return Digits(torch.cat([train_x, test_x]), torch.cat([train_y, test_y]).to(torch.int64))
 
@@ -65,10 +78,6 @@ def _check_digits(part: Tensor, images: bool) -> None:
         raise ValueError(f"its shape is {tuple(part.shape)}")
     if not images and int(part.max()) > 9:
         raise ValueError(f"it has a label {int(part.max())}")
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
 
 
 def _read_idx(file: Path) -> Tensor:

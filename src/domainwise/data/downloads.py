@@ -27,7 +27,7 @@ class Download:
     url: str
     checksum: str  # "md5:..." or "sha256:..."
     file: str
-    size: int
+    size: int | None  # bytes, where known
     unpack: str = ""
     """The folder below the data root that it is unpacked as, if it is an archive."""
 
@@ -48,7 +48,7 @@ def fetch(download: Download, root: Path, progress: Progress = lambda _done, _to
         pooch.get_logger().setLevel("WARNING")
         pooch.retrieve(download.url, download.checksum, target.name, target.parent, downloader=resume)
     except ValueError:
-        raise UserError(f"{download.url}: what came has not the checksum {download.checksum}; try again later") from None
+        raise UserError(f"{download.url}: what came has not the checksum {download.checksum}: try again") from None
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}") from None
     return target

@@ -1,7 +1,7 @@
 """Environments: named domains of images and labels, one uint8 tensor from the first decoding to the last step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Environments:
     classes: tuple[str, ...]
     mean: Tensor  # [C, 1, 1]
     std: Tensor  # [C, 1, 1]
+    absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are not here, and what to do
 
     @classmethod
     def from_arrays(
@@ -90,6 +91,8 @@ class Environments:
 
     def rows(self, domain: str) -> Tensor:
         """The row numbers of one domain's images."""
+        if domain in self.absent:
+            raise UserError(self.absent[domain])
         if domain not in self.sizes:
             raise unknown(f"domain of {self.name}", domain, self.sizes)
         start = 0
@@ -107,7 +110,7 @@ class Environments:
         return {"out": rows[:cut], "in": rows[cut:]}
 
     def to(self, device: torch.device | str) -> "Environments":
-        moved = {field: getattr(self, field).to(device) for field in ("images", "labels", "mean", "std")}
+        moved = {name: getattr(self, name).to(device) for name in ("images", "labels", "mean", "std")}
         return replace(self, **moved)
 
 

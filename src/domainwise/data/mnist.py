@@ -59,7 +59,7 @@ def from_mnist(**facts: Any) -> Callable[[Build], Build]:
         name, summary = build.__name__, first_line(build)
         small = f"{name}-embedded"
         note = "From the 5,000 embedded digits: for quick work, never for published tables."
-        DATASETS.add(name, Dataset(name, summary, loader=lambda root: build(mnist(root), name), **facts))
+        DATASETS.add(name, Dataset(name, summary, loader=lambda root: build(mnist(root, name), name), **facts))
         DATASETS.add(
             small, Dataset(small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), **facts)
         )

@@ -49,7 +49,7 @@ class Part:
         """Where it was looked for, what was expected there, and how to get it."""
         folders = [root / place for place in self.places]
         begun = next((f for f in folders if f != root and any(self._find(f, names) for names in self.needs)), None)
-        expected = [" or ".join(names) for names in self.needs if not (begun and self._find(begun, names))]
+        expected = [names[0] for names in self.needs if not (begun and self._find(begun, names))]
         layout = f" ({self.layout})" if self.layout else ""
         where = begun or ", ".join(map(str, folders))
         return (
@@ -103,4 +103,4 @@ class Source:
     @property
     def size(self) -> int:
         """Bytes that `data get` fetches, if it can."""
-        return sum(download.size for part in self.parts for download in part.downloads)
+        return sum(download.size or 0 for part in self.parts for download in part.downloads)

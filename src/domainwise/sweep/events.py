@@ -41,8 +41,9 @@ class Settings:
     def check(self, runs: Sequence[Run]) -> None:
         """Finds what would stop every run, before any is started or anything written."""
         pick_device(self.device)
-        for dataset, image_size in sorted({(run.dataset, run.image_size) for run in runs}):
-            find_dataset(dataset).load(self.data_root, image_size)
+        needed = {(r.dataset, r.image_size, d) for r in runs for d in (*r.train_domains, *r.test_domains)}
+        for dataset, image_size, domain in sorted(needed):
+            find_dataset(dataset).load(self.data_root, image_size).rows(domain)
         for weights in sorted({run.weights for run in runs} - {""}):
             locate(weights, self.data_root)
         files.writable_folder(self.out)
