@@ -195,7 +195,7 @@ def test_damaged_files_are_named_in_one_line(root: Path, name: str, content: byt
 
 def test_a_list_that_names_images_that_are_not_there_is_an_error(tmp_path: Path) -> None:
     write_mnist_m(tmp_path, colours(2), [1, 2, 3], packed=True)
-    with pytest.raises(UserError, match="1 images of its list are missing, e.g. 00000002.png"):
+    with pytest.raises(UserError, match="1 images of its list are missing"):
         read_mnist_m(tmp_path / "mnist_m.tar.gz")
 
 
