@@ -58,13 +58,27 @@ class Status:
 class RunFolder:
     """All that is kept of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done."""
 
-    def __init__(self, parent: Path, run: Run) -> None:
+    def __init__(self, parent: Path, run: Run, name: str | None = None) -> None:
         self.run = run
-        self.path = parent / run.id
+        self.path = parent / (name or run.id)
         self.records_file = self.path / "records.jsonl"
         self.penalties_file = self.path / "penalties.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
+
+    @classmethod
+    def at(cls, path: Path) -> "RunFolder":
+        """The folder of an existing run, whatever it is called now."""
+        path = path.absolute()
+        try:
+            run = Run.from_description(json.loads((path / "run.json").read_text()))
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{path} is no run's folder (no run.json): give OUT/<run id> of a training") from None
+        except UserError as error:
+            raise UserError(f"{path} holds {error}") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise UserError(f"{path / 'run.json'} does not describe a run: restore it or train again") from None
+        return cls(path.parent, run, path.name)
 
     def create(self) -> None:
         files.writable_folder(self.path)

@@ -42,13 +42,26 @@ def background(name: str) -> Tensor:
     return 0.8 * smooth[0].clamp(0, 1)
 
 
+def paste(digits: Tensor, behind: Tensor) -> Tensor:
+    """Grey digits, uint8 [n, 28, 28], in white over a background [3, 28, 28] in [0, 1]: uint8 [n, 3, 28, 28]."""
+    ink = digits[:, None] / 255
+    return _uint8(ink + (1 - ink) * behind)
+
+
+def source_digits(name: str, root: Path) -> Digits:
+    """The plain digits that a dataset of this module was made of, in the order of its rows."""
+    found = DATASETS.find(name)
+    embedded = name == "BackgroundDigits" or name.endswith("-embedded")
+    parts = deal(embedded_digits() if embedded else mnist(root), name, len(found.domains))
+    return Digits(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
 @dataset(domains=SCENES, classes=DIGITS, shape=(3, 28, 28), network="small-cnn", steps=601, evaluate_every=100)
 def BackgroundDigits(root: Path) -> Environments:  # noqa: ARG001 (embedded)
     """5,000 real digits, each over its domain's own static coloured background (the paper's Section 4 in small)."""
     arrays = {}
     for scene, part in zip(SCENES, deal(embedded_digits(), "BackgroundDigits", len(SCENES)), strict=True):
-        ink = part.images[:, None] / 255
-        arrays[scene] = (_uint8(ink + (1 - ink) * background(scene)), part.labels)
+        arrays[scene] = (paste(part.images, background(scene)), part.labels)
     return Environments.from_arrays(arrays, name="BackgroundDigits", classes=DIGITS)
 
 

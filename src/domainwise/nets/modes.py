@@ -33,3 +33,14 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
     finally:
         for dropout in dropouts:
             dropout.training = True
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Within it, the network is in eval mode."""
+    training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(training)

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from domainwise import files
 from domainwise.analysis.theory import Gap
 from domainwise.data import Environments
+from domainwise.report.canvas import grid, save, show
 
 
 def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
@@ -24,18 +21,18 @@ def domain_samples(environments: Environments, path: Path, columns: int = 10) ->
             members[labels == c % len(environments.classes)][c // len(environments.classes)] for c in range(columns)
         ]
         rows.append(environments.images[torch.stack(picks)])
-    figure, axes = _grid(len(rows), columns)
+    figure, axes = grid(len(rows), columns)
     for domain, row, line in zip(environments.domains, rows, axes, strict=True):
         for image, axis in zip(row, line, strict=True):
-            _show(axis, image / 255)
+            show(axis, image / 255)
         line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
     figure.suptitle(f"{environments.name}: the same classes in every domain")
-    _save(figure, path)
+    save(figure, path)
 
 
 def perturbations(environments: Environments, train_domains: tuple[str, ...], delta: Tensor, path: Path) -> None:
     """Per training domain: its mean image, the perturbation learned for it (scaled to full range), and their sum."""
-    figure, axes = _grid(len(train_domains), 3, size=1.5)
+    figure, axes = grid(len(train_domains), 3, size=1.5)
     shared = delta.expand(len(train_domains), *delta.shape[1:])[:, 0]
     for domain, d, line in zip(train_domains, shared, axes, strict=True):
         centre = environments.images[environments.rows(domain)].float().mean(0) / 255
@@ -43,42 +40,19 @@ def perturbations(environments: Environments, train_domains: tuple[str, ...], de
         pictures = (centre, 0.5 + d / (2 * scale), (centre + d * environments.std).clamp(0, 1))
         titles = ("mean image", f"perturbation, |.|₂ = {float(d.norm()):.2f}", "sum")
         for picture, title, axis in zip(pictures, titles, line, strict=True):
-            _show(axis, picture, title)
+            show(axis, picture, title)
         line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
     figure.suptitle(f"{environments.name}: one perturbation per training domain")
-    _save(figure, path)
+    save(figure, path)
 
 
 def linearisation_gaps(gaps: Sequence[Gap], path: Path) -> None:
     """Log-log: every gap against the radius, beside a line of slope two."""
-    figure, ((axis,),) = _grid(1, 1, size=4.0)
+    figure, ((axis,),) = grid(1, 1, size=4.0)
     for gap in gaps:
         axis.loglog(gap.radii, gap.gaps, marker="o", markersize=3, label=f"{gap.name}: order {gap.order:.2f}")
     radii = gaps[0].radii
     axis.loglog(radii, [gaps[0].gaps[0] * (eps / radii[0]) ** 2 for eps in radii], "k--", linewidth=1, label="slope 2")
     axis.set(xlabel="radius eps", ylabel="gap", title="true inner maximum − (risk + eps · penalty)")
     axis.legend(fontsize=8)
-    _save(figure, path)
-
-
-def _grid(rows: int, columns: int, size: float = 1.0) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(size * columns + 1.2, 1.05 * size * rows + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, axes.tolist()
-
-
-def _show(axis: Axes, image: Tensor, title: str = "") -> None:
-    """An image [C, H, W] in [0, 1] of one, two (as red and green) or three channels, without ticks."""
-    if image.shape[0] == 1:
-        image = image.expand(3, -1, -1)
-    elif image.shape[0] == 2:
-        image = torch.cat([image, torch.zeros_like(image[:1])])
-    axis.imshow(image.permute(1, 2, 0).numpy())
-    axis.set(xticks=[], yticks=[])
-    axis.set_title(title, fontsize=8)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with files.atomic(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    save(figure, path)

@@ -1,0 +1,145 @@
+"""Grad-CAM: where in the image a network finds its class.
+
+    grad-cam     heat = ReLU(sum_k a_k A_k),  a_k = mean over positions of d logit_c / d A_k
+    hires-cam    heat = ReLU(sum_k d logit_c / d A_k  A_k)
+
+A_k are the maps of one layer; the heat is enlarged bilinearly to the image. The two are proportional where a network
+averages its last maps over positions. Where it flattens them, a_k mixes positions that the classifier weighs
+differently, and only the second says what each contributes.
+
+Grad-CAM: Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391. HiResCAM: Draelos and Carin 2020,
+https://arxiv.org/abs/2011.08891.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.errors import UserError, unknown
+from domainwise.nets.modes import evaluating
+
+METHODS = ("grad-cam", "hires-cam")
+Predict = Callable[[Tensor], Tensor]
+"""Inputs [N, ...] -> logits [N, classes]."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The heat [N, H, W] (not negative, not scaled) that `classes` [N] got, and what the network answered."""
+
+    heat: Tensor
+    classes: Tensor
+    predicted: Tensor
+
+    def share_inside(self, masks: Tensor) -> Tensor:
+        """Per image, the part of the heat inside a mask [N, H, W]; NaN where there is no heat at all."""
+        heat = self.heat.double()
+        return (heat * masks).sum((1, 2)) / heat.sum((1, 2))
+
+
+def grad_cam(
+    model: nn.Module,
+    x: Tensor,
+    classes: Tensor | None = None,
+    *,
+    layer: str | Sequence[str] | None = None,
+    predict: Predict | None = None,
+    method: str = "grad-cam",
+    batch_size: int = 64,
+) -> Attention:
+    """Grad-CAM of any module on inputs [N, C, H, W], for the classes given, or else for those it predicts.
+
+    `layer` names a submodule (or several of equal map size, whose maps count as those of one layer); by default it is
+    the last that puts out maps. `predict` is how to get logits where it is not `model(x)`.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if layer is None:
+        layer = last_map(model, x, predict)
+    names = [layer] if isinstance(layer, str) else list(layer)
+    modules = dict(model.named_modules())
+    for name in names:
+        if name not in modules:
+            raise unknown("layer", name, [name for name in modules if name])
+    parts = []
+    with evaluating(model), _kept_maps([modules[name] for name in names]) as maps:
+        for start in range(0, len(x), batch_size):
+            chunk = slice(start, start + batch_size)
+            own = None if classes is None else classes[chunk]
+            weighted, predicted = _weighted_maps(predict or model, maps, names, x[chunk], own, method)
+            heat = F.interpolate(weighted.relu(), x.shape[2:], mode="bilinear", align_corners=False)
+            parts.append((heat[:, 0], predicted))
+    heat, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Attention(heat, predicted if classes is None else classes, predicted)
+
+
+def last_map(model: nn.Module, x: Tensor, predict: Predict | None = None) -> str:
+    """The name of the last module, in the order of a forward pass, that puts out maps [N, K, h, w] with h w > 1."""
+    last: list[str] = []
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: object, output: object) -> None:  # noqa: ARG001 (a hook's arguments)
+            if isinstance(output, Tensor) and output.ndim == 4 and output[0, 0].numel() > 1:
+                last[:] = [name]
+
+        return hook
+
+    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    try:
+        with evaluating(model), torch.no_grad():
+            (predict or model)(x[:1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not last:
+        raise UserError(
+            f"{type(model).__name__} has no layer that puts out maps [N, channels, height, width], so there is no "
+            "heatmap to draw: use a convolutional network"
+        )
+    return last[0]
+
+
+@contextmanager
+def _kept_maps(modules: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
+    """Within it, the modules' latest outputs, from which gradients can be taken."""
+    maps: dict[int, Tensor] = {}
+
+    def keep(number: int) -> Callable[..., object]:
+        def hook(module: nn.Module, inputs: object, output: object) -> object:  # noqa: ARG001 (a hook's arguments)
+            if not isinstance(output, Tensor) or output.ndim != 4:
+                return output
+            # a copy: what follows may work in place, which a leaf does not allow
+            maps[number] = output.detach().requires_grad_().clone()
+            return maps[number]
+
+        return hook
+
+    handles = [module.register_forward_hook(keep(number)) for number, module in enumerate(modules)]
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _weighted_maps(
+    predict: Predict, maps: dict[int, Tensor], names: Sequence[str], x: Tensor, classes: Tensor | None, method: str
+) -> tuple[Tensor, Tensor]:
+    """The sum of the maps, weighted by what the class's logit owes to them, [N, 1, h, w]; and the predicted classes."""
+    with torch.enable_grad():
+        logits = predict(x)
+    for number, name in enumerate(names):
+        if number not in maps:
+            raise UserError(f"layer {name!r} puts out no maps [N, channels, height, width]: choose a convolutional one")
+    predicted = logits.argmax(1)
+    scores = logits.gather(1, (predicted if classes is None else classes)[:, None])
+    gradients = torch.autograd.grad(scores.sum(), list(maps.values()))
+    weighted = []
+    for gradient, own in zip(gradients, maps.values(), strict=True):
+        weights = gradient.mean((2, 3), keepdim=True) if method == "grad-cam" else gradient
+        weighted.append((weights.to(x.dtype) * own.detach().to(x.dtype)).sum(1, keepdim=True))
+    return torch.stack(weighted).sum(0), predicted

@@ -1,0 +1,81 @@
+"""Which trained models to look at: run folders as given, or of a sweep one per method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.engine.restore import finished
+from domainwise.errors import UserError, unknown
+from domainwise.protocol.selection import Curve, select
+from domainwise.runs import Run
+from domainwise.sweep.collection import collect, searches
+
+RULE = "training-domain"
+"""How the one run per method is chosen; its model is the one after the last step, the only one that is kept."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What must be alike in the runs of a sweep; what is not said is taken from the first that serves most methods."""
+
+    dataset: str | None = None
+    unseen: str | None = None
+    trial: int | None = None
+
+
+def chosen_folders(paths: Sequence[Path], wanted: Wanted | None = None) -> list[Path]:
+    """The folders of runs that ended well: each path is one, or holds those of a sweep."""
+    folders: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder: give the folder of a run (OUT/<run id>) or of a sweep")
+        if not (path / "run.json").exists() and any(path.glob("*/run.json")):
+            folders += best_of_sweep(path, wanted or Wanted())
+        else:
+            folders.append(finished(path).path)
+    return list(dict.fromkeys(folders))
+
+
+def best_of_sweep(folder: Path, wanted: Wanted) -> list[Path]:
+    """One run per method, all with the same unseen domain and trial, each the best of its search by validation."""
+    curves = [curve for curves in collect(folder).experiments().values() for curve in curves]
+    usable = [curve for curve in curves if (folder / curve.run.id / "model.safetensors").is_file()]
+    if not usable:
+        raise UserError(f"{folder}: no run there has ended well and kept its model")
+    dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
+    grouped = searches([curve for curve in usable if curve.run.dataset == dataset])
+    grouped = {key: found for key, found in grouped.items() if _fits(key[2], key[3], wanted)}
+    if not grouped:
+        asked = f"unseen {wanted.unseen or 'any'}, trial {'any' if wanted.trial is None else wanted.trial}"
+        known = sorted({domain for curve in usable for domain in curve.run.test_domains})
+        raise UserError(f"{folder}: no run with {asked}; unseen domains there: {', '.join(known)}")
+    methods: dict[tuple[str, str, int], list[Run]] = {}
+    for (_, source, unseen, trial), found in grouped.items():
+        if best := _best(found, unseen):
+            methods.setdefault((source, unseen, trial), []).append(best)
+    if not methods:
+        raise UserError(f"{folder}: no run there was judged on its training domains: name a run's folder instead")
+    most = max(len(runs) for runs in methods.values())
+    runs = next(runs for runs in methods.values() if len(runs) == most)
+    order = list(ALGORITHMS)
+    return [folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant))]
+
+
+def _best(curves: Sequence[Curve], unseen: str) -> Run | None:
+    choice = select(curves, unseen, RULE)
+    return choice.run if choice else None
+
+
+def _fits(unseen: str, trial: int, wanted: Wanted) -> bool:
+    return wanted.unseen in (None, unseen) and wanted.trial in (None, trial)
+
+
+def _only(folder: Path, datasets: list[str], wanted: str | None) -> str:
+    if wanted is not None:
+        if wanted not in datasets:
+            raise unknown(f"dataset in {folder}", wanted, datasets)
+        return wanted
+    if len(datasets) > 1:
+        raise UserError(f"{folder} has runs of {', '.join(datasets)}: say which with --dataset")
+    return datasets[0]

@@ -1,0 +1,55 @@
+"""What all figures share: grids of axes, images without ticks, files by their suffix."""
+
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from domainwise import files
+from domainwise.errors import UserError
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def grid(
+    rows: int, columns: int, size: float = 1.0, margins: tuple[float, float] = (1.2, 0.6)
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of square cells with room for labels at the left and a title at the top."""
+    figure = Figure(figsize=(size * columns + margins[0], 1.05 * size * rows + margins[1]), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, axes.tolist()
+
+
+def colours(image: Tensor) -> Tensor:
+    """An image [C, H, W] of one, two (as red and green) or three channels as [H, W, 3]."""
+    image = image.cpu()
+    if image.shape[0] == 1:
+        image = image.expand(3, -1, -1)
+    elif image.shape[0] == 2:
+        image = torch.cat([image, torch.zeros_like(image[:1])])
+    return image.permute(1, 2, 0)
+
+
+def show(axis: Axes, image: Tensor, title: str = "") -> None:
+    """An image [C, H, W] in [0, 1], without ticks."""
+    axis.imshow(colours(image).numpy())
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=8)
+
+
+def check_format(path: Path) -> str:
+    """The format that a file's suffix asks for; found before any work."""
+    form = path.suffix.lstrip(".").lower()
+    if form not in FORMATS:
+        raise UserError(f"--out {path}: a picture's name ends in .png, .pdf or .svg")
+    return form
+
+
+def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+    form = check_format(path)
+    with files.atomic(path) as file:
+        figure.savefig(file, format=form, dpi=dpi)
