@@ -11,7 +11,7 @@ from domainwise.algorithms.ensemble import Vote
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.data import Environments
 from domainwise.data.mnist import source_digits
-from domainwise.engine.restore import Trained, restore
+from domainwise.engine.restore import Trained, finished, restore
 from domainwise.errors import UserError
 from domainwise.report.statistics import Estimate, estimate
 from domainwise.runs import Run
@@ -55,12 +55,12 @@ def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: 
     """The models of several folders, with one copy of their data; they must be comparable."""
     models: list[Trained] = []
     for folder in folders:
+        run = finished(folder).run
+        if models and (run.dataset, run.image_size) != (models[0].run.dataset, models[0].run.image_size):
+            other = f"{run}, images of {run.image_size} pixels"
+            raise UserError(f"{other}, cannot be compared with {models[0].run}: give runs on the same data")
         environments = models[0].environments if models else None
-        trained = restore(folder, data_root=data_root, environments=environments, device=device)
-        if models and trained.run.dataset != models[0].run.dataset:
-            first = models[0].run
-            raise UserError(f"{folder}: {trained.run} cannot be compared with {first}: give runs of one dataset")
-        models.append(trained)
+        models.append(restore(folder, data_root=data_root, environments=environments, device=device))
     return models
 
 

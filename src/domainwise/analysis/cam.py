@@ -3,7 +3,7 @@
     grad-cam     heat = ReLU(sum_k a_k A_k),  a_k = mean over positions of d logit_c / d A_k
     hires-cam    heat = ReLU(sum_k d logit_c / d A_k  A_k)
 
-A_k are the maps of one layer; the heat is enlarged bilinearly to the image. The two are proportional where a network
+A_k are the maps of one layer; the heat is enlarged bilinearly to the image. The two are equal where a network
 averages its last maps over positions. Where it flattens them, a_k mixes positions that the classifier weighs
 differently, and only the second says what each contributes.
 
@@ -132,12 +132,12 @@ def _weighted_maps(
     """The sum of the maps, weighted by what the class's logit owes to them, [N, 1, h, w]; and the predicted classes."""
     with torch.enable_grad():
         logits = predict(x)
+        predicted = logits.argmax(1)
+        score = logits.gather(1, (predicted if classes is None else classes)[:, None]).sum()
     for number, name in enumerate(names):
         if number not in maps:
             raise UserError(f"layer {name!r} puts out no maps [N, channels, height, width]: choose a convolutional one")
-    predicted = logits.argmax(1)
-    scores = logits.gather(1, (predicted if classes is None else classes)[:, None])
-    gradients = torch.autograd.grad(scores.sum(), list(maps.values()))
+    gradients = torch.autograd.grad(score, list(maps.values()))
     weighted = []
     for gradient, own in zip(gradients, maps.values(), strict=True):
         weights = gradient.mean((2, 3), keepdim=True) if method == "grad-cam" else gradient

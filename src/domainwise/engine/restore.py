@@ -1,13 +1,13 @@
 """A trained model back in memory, with the data and the description it belongs to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
 from domainwise.algorithms import Algorithm
-from domainwise.data import DATASETS, Environments
+from domainwise.data import Environments, find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
@@ -39,9 +39,9 @@ def restore(
     """The model that a training left in `path` (OUT/<run id>); only a run that ended well has one."""
     folder = finished(Path(path))
     run = folder.run
-    data = environments or DATASETS.find(run.dataset).load(data_root)
+    data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     with torch.random.fork_rng():
-        session = Session(run, data, pick_device(device))
+        session = Session(replace(run, weights=""), data, pick_device(device))  # the weights it started from are gone
     try:
         session.algorithm.load_state_dict(folder.load_model())
     except (OSError, SafetensorError, RuntimeError) as error:
