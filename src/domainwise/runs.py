@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import Dataset, find_dataset
+from domainwise.data import Dataset, find_dataset, title
 from domainwise.data.environments import HELD_OUT
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
@@ -94,14 +94,14 @@ class Run:
         rest = [domain for domain in data.domains if domain not in (*test, *validation, *data.unseen)]
         train = _domains(data, rest if train_domains is None else train_domains)
         if both := set(train) & set(test):
-            raise UserError(f"{data.name}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+            raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
         if len(train) < method.needs_domains:
             raise UserError(
                 f"{algorithm} needs at least {method.needs_domains} training domains; "
-                f"{len(train)} left of {data.name} when {', '.join(test) or 'none'} is unseen"
+                f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
             )
         if len(set(train)) < len(train) or len(set(test)) < len(test):
-            raise UserError(f"{data.name}: a domain is named twice in {', '.join((*train, *test))}")
+            raise UserError(f"{data.title}: a domain is named twice in {', '.join((*train, *test))}")
         legal = search_space(algorithm, data.scale)
         values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
         chosen = network or data.network
@@ -171,7 +171,8 @@ class Run:
         return step % self.evaluate_every == 0 or step == self.steps - 1
 
     def __str__(self) -> str:
-        return f"{self.algorithm} on {self.dataset}, unseen {'+'.join(self.test_domains) or 'none'}, trial {self.trial}"
+        unseen = "+".join(self.test_domains) or "none"
+        return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
 
 
 @cache

@@ -1,6 +1,7 @@
 """The datasets by name: what is known of each before a file is opened, and how to load it."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,9 @@ from domainwise.registry import Registry, first_line
 
 Loader = Callable[..., Environments]
 """Data root -> Environments; that of a resizable dataset takes the image size too."""
+
+FOLDER = re.compile(r"(?P<path>/.*)#(?P<state>[0-9a-f]{16})(?P<skipping>,skip-bad)?", re.DOTALL)
+"""The name of a folder's dataset: where it lies, the state of its files, and whether bad images are left out."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class Dataset:
         )
 
     @property
+    def title(self) -> str:
+        return title(self.name)
+
+    @property
     def image_size(self) -> int:
         """Height and width of its images; 0 for vectors."""
         return self.shape[-1] if len(self.shape) == 3 else 0
@@ -81,7 +89,7 @@ class Dataset:
         if image_size in (None, self.image_size):
             return self.image_size
         if not self.resizable:
-            raise UserError(f"{self.name} has images of {self.image_size} pixels only: leave out the image size")
+            raise UserError(f"{self.title} has images of {self.image_size} pixels only: leave out the image size")
         if image_size < 8:
             raise UserError(f"image size {image_size}: must be at least 8 pixels")
         return image_size
@@ -92,15 +100,16 @@ class Dataset:
             return key
         if key.isdecimal() and int(key) < len(self.domains):
             return self.domains[int(key)]
-        raise unknown(f"domain of {self.name}", key, self.domains)
+        raise unknown(f"domain of {self.title}", key, self.domains)
 
 
 DATASETS: Registry[Dataset] = Registry("dataset")
 
 
-def find_dataset(name: str) -> Dataset:
-    """A registered dataset by its name."""
-    return DATASETS.find(name)
+def title(name: str) -> str:
+    """What tables and pictures call a dataset: a folder by its own name, without its path."""
+    folder = FOLDER.fullmatch(name)
+    return Path(folder["path"]).name if folder else name
 
 
 def dataset(

@@ -49,21 +49,38 @@ class Environments:
         for domain, x in images.items():
             if labels[domain].shape != x.shape[:1]:
                 raise UserError(f"{name}/{domain}: {len(x)} images but labels of shape {tuple(labels[domain].shape)}")
-            if int(HELD_OUT * len(x)) < 1:
-                raise UserError(f"{name}/{domain}: {len(x)} images; a domain needs at least 5 to be split")
         if len({x.shape[1:] for x in images.values()}) > 1:
             raise UserError(f"{name}: domains differ in image shape: {[tuple(x.shape[1:]) for x in images.values()]}")
-        every_label = torch.cat(list(labels.values()))
-        names = tuple(classes) if classes else tuple(str(i) for i in range(int(every_label.max()) + 1))
-        if int(every_label.min()) < 0 or int(every_label.max()) >= len(names):
-            low, high = int(every_label.min()), int(every_label.max())
+        sizes = {domain: len(x) for domain, x in images.items()}
+        every_image, every_label = torch.cat(list(images.values())), torch.cat(list(labels.values()))
+        return cls.from_images(every_image, every_label, sizes, name=name, classes=classes, mean=mean, std=std)
+
+    @classmethod
+    def from_images(
+        cls,
+        images: Tensor,
+        labels: Tensor,
+        sizes: Mapping[str, int],
+        *,
+        name: str,
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> "Environments":
+        """From all images [N, C, H, W], one domain after another, which are not copied, their labels [N] and counts."""
+        for domain, size in sizes.items():
+            if int(HELD_OUT * size) < 1:
+                raise UserError(f"{name}/{domain}: {size} images; a domain needs at least 5 to be split")
+        low, high = int(labels.min()), int(labels.max())
+        names = tuple(classes) if classes else tuple(str(i) for i in range(high + 1))
+        if low < 0 or high >= len(names):
             raise UserError(f"{name}: labels run from {low} to {high} for {len(names)} classes")
-        channels = next(iter(images.values())).shape[1]
+        channels = images.shape[1]
         return cls(
             name,
-            torch.cat(list(images.values())),
-            every_label,
-            {domain: len(x) for domain, x in images.items()},
+            images,
+            labels,
+            dict(sizes),
             names,
             torch.tensor(mean or [0.0] * channels).view(-1, 1, 1),
             torch.tensor(std or [1.0] * channels).view(-1, 1, 1),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from domainwise.data import DATASETS
+from domainwise.data import DATASETS, title
 from domainwise.protocol.selection import Curve
 from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.sweep.collection import Collection, Experiment, method
@@ -55,7 +55,7 @@ class AccuracyTable:
     @property
     def title(self) -> str:
         where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
-        return f"{self.dataset}: accuracy on {where}, per cent"
+        return f"{title(self.dataset)}: accuracy on {where}, per cent"
 
     @property
     def caption(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from domainwise import files
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import find_dataset
+from domainwise.data import Dataset, find_dataset
 from domainwise.errors import UserError, unknown
 from domainwise.nets.weights import planned
 from domainwise.paper.spaces import paper_space
@@ -53,7 +53,8 @@ class Plan:
     weights: str = ""
 
     def __post_init__(self) -> None:
-        data = find_dataset(self.dataset)
+        data = self._data
+        object.__setattr__(self, "dataset", data.name)
         for name in self.algorithms:
             ALGORITHMS.find(name)
         for kind, value, known in (("setting", self.setting, SETTINGS), ("space", self.space, SPACES)):
@@ -72,8 +73,12 @@ class Plan:
                 raise unknown(f"hyper-parameter of {', '.join(self.algorithms)}", name, legal)
         for domain in self.test_domains:
             if data.domain(domain) not in data.testable:
-                raise unknown(f"test domain of {self.dataset}", domain, data.testable)
+                raise unknown(f"test domain of {data.title}", domain, data.testable)
         object.__setattr__(self, "weights", planned(self.network or data.network, self.weights))
+
+    @cached_property
+    def _data(self) -> Dataset:
+        return find_dataset(self.dataset)
 
     def runs(self) -> list[Run]:
         """Trials first, then draws: an interrupted plan has compared all algorithms on what it finished."""
@@ -94,7 +99,7 @@ class Plan:
     @cached_property
     def _divisions(self) -> list[tuple[tuple[str, ...] | None, tuple[str, ...]]]:
         """(training domains or None for all others, unseen domains)."""
-        data = find_dataset(self.dataset)
+        data = self._data
         chosen = tuple(data.domain(domain) for domain in self.test_domains) or data.testable
         trainable = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
         if self.setting == "single":
@@ -106,14 +111,14 @@ class Plan:
 
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
         """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
-        legal = search_space(algorithm, find_dataset(self.dataset).scale)
+        legal = search_space(algorithm, self._data.scale)
         fixed = {name: value for name, value in self.hparams.items() if name in legal}
         return override(legal, draw_values({**legal, **self._space(algorithm)}, draw, trial), fixed, algorithm)
 
     def _template(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
         """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
         return Run.plan(
-            self.dataset,
+            self._data,
             algorithm,
             test,
             train_domains=train,

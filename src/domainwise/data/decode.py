@@ -1,0 +1,130 @@
+"""One image file -> pixels, whatever a camera, a scanner or a web page made of it.
+
+This file is also a program: `parallel` starts it as helper processes, so it imports nothing of the package, which would
+take each of them seconds.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Pixels = npt.NDArray[np.uint8]
+
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+"""Ends of file names that are taken for images, in either case."""
+DRAFT = 4
+"""A JPEG more than 8 times as large as asked is decoded at a fraction of its size, still 4 times as large as asked."""
+ORIENTATION = 0x0112
+"""The EXIF tag by which a camera says how the picture is to be turned."""
+
+
+class BadImage(Exception):
+    """A file that cannot be decoded, and why in a few words."""
+
+
+def read(file: str | Path, size: int) -> Pixels:
+    """The image as uint8 [3, size, size]: upright, RGB, resized bilinearly with antialiasing."""
+    with _failures_named():
+        image = _open(Path(file), DRAFT * size)
+        image = _upright_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
+
+
+def facts(file: str | Path) -> dict[str, Any]:
+    """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels."""
+    with _failures_named():
+        image = _open(Path(file))
+        turned = image.getexif().get(ORIENTATION, 1) not in (0, 1)
+        digest = hashlib.blake2b(repr((image.mode, image.size)).encode(), digest_size=16)
+        digest.update(image.tobytes())
+        alpha = image.has_transparency_data
+        _upright_rgb(image)
+        return {
+            "size": list(image.size),
+            "mode": image.mode,
+            "alpha": alpha,
+            "turned": turned,
+            "digest": digest.hexdigest(),
+        }
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Decoders fail in many ways; each is a BadImage."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UnidentifiedImageError:
+        raise BadImage("not an image of a known format") from None
+    except (BadImage, MemoryError):
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadImage(" ".join(reason.split())) from None
+
+
+def _open(file: Path, at_least: int | None = None) -> Image.Image:
+    """The first frame of a file, decoded to the last byte."""
+    if not file.stat().st_size:
+        raise BadImage("the file is empty")
+    image: Image.Image = Image.open(file)
+    if at_least is not None:
+        image.draft(None, (at_least, at_least))
+    image.load()
+    return image
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF data says; grey and CMYK become RGB; what is transparent shows white."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise BadImage("floating-point pixels have no agreed range: save it with 8 bits per channel")
+    if image.mode.startswith("I"):  # 16-bit grey
+        image = Image.fromarray((np.clip(np.asarray(image, np.int64), 0, 65535) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def work(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """One answer per file of a job: {"bad": reason}, or its facts, or nothing where its pixels went to the job's file.
+
+    A job to read says {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]}.
+    """
+    answers: list[dict[str, Any]] = []
+    for number, file in enumerate(job["files"]):
+        try:
+            if "out" in job:
+                pixels = read(file, job["size"])
+                _write_row(job["out"], job["rows"][number], pixels)
+                answers.append({})
+            else:
+                answers.append(facts(file))
+        except BadImage as error:
+            answers.append({"bad": str(error)})
+    return answers
+
+
+def _write_row(out: str, row: int, pixels: Pixels) -> None:
+    descriptor = os.open(out, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, pixels.tobytes(), row * pixels.nbytes)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:  # until whoever started it closes the pipe, or dies
+        print(json.dumps(work(json.loads(line))), flush=True)

@@ -1,0 +1,182 @@
+"""The user's own images: DIR/<domain>/<class>/*.jpg (or png, webp, ...) as a dataset, without any code.
+
+A folder's dataset is named by its path and the state of its files, `/photos/animals#1f0c...`, so that equal runs mean
+equal data: after a change of the folder the same command plans a new run instead of finding the old one done, and an
+old run refuses to continue on new data.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from domainwise.data.cache import bad_images, cache_root, decode, fingerprint
+from domainwise.data.catalogue import DATASETS, FOLDER, Dataset
+from domainwise.data.decode import SUFFIXES
+from domainwise.data.environments import Environments
+from domainwise.errors import UserError
+
+LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Constants, so that normalisation never depends on the images, least of all on those of an unseen domain."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image file and where it stands."""
+
+    domain: str
+    label: str
+    file: Path
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What lies in a folder: its pictures by domain and class, both sorted, and what was ignored."""
+
+    path: Path
+    pictures: tuple[Picture, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(picture.domain for picture in self.pictures))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The union over all domains."""
+        return tuple(sorted({picture.label for picture in self.pictures}))
+
+    @property
+    def files(self) -> list[Path]:
+        return [picture.file for picture in self.pictures]
+
+    @property
+    def state(self) -> str:
+        """Changes with any file's name, size or time."""
+        return fingerprint(self.files, self.path)
+
+    def notes(self) -> list[str]:
+        """What was ignored, in a line."""
+        if not self.ignored:
+            return []
+        named = ", ".join(self.ignored[:3]) + (", ..." if len(self.ignored) > 3 else "")
+        return [f"ignored {len(self.ignored)} in {self.path} (hidden, not an image, or not at its place): {named}"]
+
+
+def scan(path: Path) -> Folder:
+    """Looks through DIR/<domain>/<class>/; stray files and hidden folders are ignored, but noted."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder: {LAYOUT}")
+    pictures: list[Picture] = []
+    ignored: list[str] = []
+    for domain in _folders(path, path, ignored):
+        for label in _folders(domain, path, ignored):
+            found = _images(label, path, ignored)
+            pictures += (Picture(domain.name, label.name, file) for file in found)
+    if not pictures:
+        shallow = any(_images(folder, path, []) for folder in _folders(path, path, []))
+        hint = "; they lie one folder too high: put each domain's classes into a folder of its own" if shallow else ""
+        raise UserError(f"no images found in {path}: {LAYOUT}{hint}")
+    return Folder(path, tuple(pictures), tuple(ignored))
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Loads a folder whose files are still as they were."""
+
+    path: Path
+    state: str
+    skip_bad: bool
+
+    def __call__(self, root: Path, size: int) -> Environments:
+        folder = scan(self.path)
+        if folder.state != self.state:
+            raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
+        cache = cache_root(root, outside=self.path)
+        found = decode(folder.files, size, label=folder.name, which=str(self.path), cache=cache)
+        if found.bad and not self.skip_bad:
+            raise bad_images([(folder.files[number], reason) for number, reason in found.bad.items()])
+        return as_environments(folder, found.images, found.bad)
+
+
+def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None = None) -> Dataset:
+    """The images of DIR/<domain>/<class>/ as a dataset; those that cannot be decoded are left out if `skip_bad`.
+
+    Its own network is a small one that trains from scratch at 64 pixels; see `for_network` for larger ones.
+    """
+    folder = scan(Path(path).expanduser().resolve())
+    loader = _Loader(folder.path, state or folder.state, skip_bad)
+    return Dataset(
+        name=f"{folder.path}#{loader.state}{',skip-bad' if skip_bad else ''}",
+        summary=f"Your own images in {folder.path}.",
+        domains=folder.domains,
+        classes=folder.classes,
+        shape=(3, 64, 64),
+        scale="small",
+        network="small-cnn",
+        steps=2001,
+        loader=loader,
+        resizable=True,
+    )
+
+
+def find_dataset(name: str) -> Dataset:
+    """A registered dataset by its name, or a folder of images by its path (or by the name of its dataset)."""
+    if name in DATASETS:
+        return DATASETS.find(name)
+    if named := FOLDER.fullmatch(name):
+        return image_folder(named["path"], skip_bad=bool(named["skipping"]), state=named["state"])
+    if os.sep in name or Path(name).expanduser().is_dir():
+        return image_folder(name)
+    return DATASETS.find(name)
+
+
+def as_environments(folder: Folder, images: torch.Tensor, bad: Collection[int] = ()) -> Environments:
+    """The pictures that are not bad, with labels by class."""
+    kept = [picture for number, picture in enumerate(folder.pictures) if number not in bad]
+    number = {label: i for i, label in enumerate(folder.classes)}
+    sizes = Counter(picture.domain for picture in kept)
+    return Environments.from_images(
+        images,
+        torch.tensor([number[picture.label] for picture in kept]),
+        {domain: sizes[domain] for domain in folder.domains},
+        name=folder.name,
+        classes=folder.classes,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+    )
+
+
+def _folders(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
+    """The folders in a folder; all else is ignored."""
+    return _sorted_out(parent, root, ignored, lambda entry: entry.is_dir())
+
+
+def _images(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
+    """The image files in a folder; all else is ignored."""
+    return _sorted_out(parent, root, ignored, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
+
+
+def _sorted_out(
+    parent: Path, root: Path, ignored: list[str], wanted: Callable[["os.DirEntry[str]"], bool]
+) -> list[Path]:
+    try:
+        entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
+    except OSError as error:
+        raise UserError(f"cannot look into {parent}: {error.strerror}") from None
+    kept = []
+    for entry in entries:
+        if wanted(entry) and not entry.name.startswith((".", "__MACOSX")):
+            kept.append(parent / entry.name)
+        else:
+            ignored.append(str((parent / entry.name).relative_to(root)))
+    return kept

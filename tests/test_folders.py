@@ -1,0 +1,193 @@
+"""The user's own folder of images as a dataset."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import domainwise as dw
+from domainwise.data import Environments, find_dataset, image_folder, title
+from domainwise.data.folder import scan
+from domainwise.errors import UserError
+from domainwise.runs import Run
+from domainwise.sweep.events import Settings
+from domainwise.sweep.local import execute
+from domainwise.sweep.plan import Plan
+from folders import CLASSES, DOMAINS, make_folder, picture
+from processes import quick_context
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "photos")
+
+
+def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:
+    file = photos / where
+    file.write_bytes(file.read_bytes()[:-100])
+    return file
+
+
+# what is found
+
+
+def test_domains_and_classes_are_the_sorted_names_of_folders(tmp_path: Path) -> None:
+    photos = make_folder(tmp_path / "photos", domains=("b", "c", "a"), classes=("y", "x"), suffix=".JPG")
+    data = find_dataset(str(photos))
+    assert (data.domains, data.classes) == (("a", "b", "c"), ("x", "y"))
+    environments = data.load(image_size=8)
+    assert environments.sizes == {"a": 12, "b": 12, "c": 12} and environments.classes == ("x", "y")
+    assert environments.labels.tolist() == ([0] * 6 + [1] * 6) * 3
+    expected = Image.open(photos / "b" / "y" / "003.JPG").resize((8, 8), Image.Resampling.BILINEAR)
+    row = environments.rows("b")[6 + 3]
+    assert environments.images[row].permute(1, 2, 0).flatten().tolist() == list(expected.tobytes())
+
+
+def test_classes_are_the_union_over_domains(tmp_path: Path) -> None:
+    make_folder(tmp_path / "photos", domains=("lab",), classes=("cat", "dog"))
+    make_folder(tmp_path / "photos", domains=("street",), classes=("dog", "fox"))
+    environments = find_dataset(str(tmp_path / "photos")).load(image_size=8)
+    assert environments.classes == ("cat", "dog", "fox")
+    assert environments.labels.tolist() == [0] * 6 + [1] * 6 + [1] * 6 + [2] * 6
+
+
+def test_stray_files_and_hidden_folders_are_ignored_and_noted(photos: Path) -> None:
+    (photos / "readme.txt").touch()
+    (photos / "lab" / "stray.png").touch()
+    (photos / "lab" / "cat" / "notes.csv").touch()
+    (photos / "lab" / "cat" / ".hidden.png").touch()
+    (photos / "lab" / "cat" / "deeper").mkdir()
+    for hidden in (".git", "__MACOSX"):
+        (photos / hidden / "objects").mkdir(parents=True)
+    found = scan(photos)
+    assert found.domains == DOMAINS and found.classes == CLASSES and len(found.pictures) == 36
+    expected = ["readme.txt", "lab/stray.png", "lab/cat/notes.csv", "lab/cat/.hidden.png", "lab/cat/deeper"]
+    assert sorted(found.ignored) == sorted([*expected, ".git", "__MACOSX"])
+    (note,) = found.notes()
+    assert note.startswith(f"ignored 7 in {photos}") and ".git" in note
+    assert scan(make_folder(photos.parent / "clean")).notes() == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ([], "no images found in .*: images belong at DIR/<domain>/<class>/<image>$"),
+        (["cat/1.png", "dog/1.png"], "they lie one folder too high"),
+        (["lab/cat/1.txt"], "no images found"),
+    ],
+)
+def test_a_folder_without_images_at_their_place_is_a_users_error(
+    tmp_path: Path, layout: list[str], message: str
+) -> None:
+    for name in layout:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=message):
+        find_dataset(str(tmp_path))
+
+
+def test_what_is_neither_a_dataset_nor_a_folder_is_a_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere is not a folder: images belong at"):
+        find_dataset(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="unknown dataset 'BackgroundDigit': did you mean 'BackgroundDigits'"):
+        find_dataset("BackgroundDigit")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is not a folder"):
+        find_dataset(str(tmp_path / "file"))
+
+
+def test_a_domain_too_small_to_be_split_is_a_users_error(tmp_path: Path) -> None:
+    photos = make_folder(tmp_path / "photos", count=2)
+    with pytest.raises(UserError, match="photos/clinic: 4 images; a domain needs at least 5"):
+        find_dataset(str(photos)).load(image_size=8)
+
+
+# what it is called, and what a run of it is
+
+
+def test_a_folder_is_found_by_any_way_to_its_path(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (photos.parent / "link").symlink_to(photos)
+    monkeypatch.chdir(photos.parent)
+    names = {find_dataset(way).name for way in ("photos", "./photos/", "link", str(photos), f"{photos}/../photos")}
+    assert len(names) == 1
+    (name,) = names
+    assert name.startswith(f"{photos.resolve()}#") and find_dataset(name).name == name
+    assert title(name) == "photos" == find_dataset(name).title
+    assert title("BackgroundDigits") == "BackgroundDigits"
+    assert str(Run.plan("photos", "ERM", "lab")) == "ERM on photos, unseen lab, trial 0"
+
+
+def test_a_changed_folder_makes_another_run_and_the_old_one_refuses_it(photos: Path, tmp_path: Path) -> None:
+    before = Run.plan(str(photos), "ERM", "lab", image_size=8, steps=1)
+    assert before.id == Run.plan(str(photos), "ERM", "lab", image_size=8, steps=1).id
+    picture(1000).save(photos / "lab" / "cat" / "new.png")
+    after = Run.plan(str(photos), "ERM", "lab", image_size=8, steps=1)
+    assert before.id != after.id
+    with pytest.raises(UserError, match=r"the images in .*photos have changed since this run was planned"):
+        dw.train(before, tmp_path / "runs", device="cpu")
+
+
+def test_bad_images_stop_a_run_or_are_left_out_of_it(photos: Path, tmp_path: Path) -> None:
+    file = spoil(photos)
+    with pytest.raises(UserError, match=rf"cannot decode {file}: .*truncated"):
+        find_dataset(str(photos)).load(image_size=8)
+    skipping = image_folder(photos, skip_bad=True)
+    environments = find_dataset(skipping.name).load(image_size=8)
+    assert environments.sizes == {"clinic": 12, "lab": 11, "street": 12}
+    assert environments.labels[environments.rows("lab")].tolist() == [0] * 6 + [1] * 5
+    with_all, without = (Run.plan(data, "ERM", "lab") for data in (str(photos), skipping))
+    assert with_all.id != without.id, "leaving images out is part of what a run is"
+    assert title(skipping.name) == "photos"
+
+
+def test_normalisation_is_a_constant(photos: Path) -> None:
+    before = find_dataset(str(photos)).load(image_size=8)
+    for file in (photos / "lab").rglob("*.png"):
+        Image.new("RGB", (5, 5), "white").save(file)
+    after = find_dataset(str(photos)).load(image_size=8)
+    assert not torch.equal(before.images, after.images)
+    assert torch.equal(before.mean, after.mean) and torch.equal(before.std, after.std)
+    assert before.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+    assert before.std.flatten().tolist() == pytest.approx([0.229, 0.224, 0.225])
+
+
+def test_images_stay_in_the_file_that_holds_them(photos: Path) -> None:
+    environments = find_dataset(str(photos)).load(image_size=8)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    ours = [line.split()[0] for line in maps if os.environ["DOMAINWISE_CACHE"] in line and "/photos-" in line]
+    areas = [[int(text, 16) for text in area.split("-")] for area in ours]
+    assert any(start <= environments.images.data_ptr() < end for start, end in areas)
+
+
+def test_loading_again_reads_no_image(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = find_dataset(str(photos)).load(image_size=8)
+    monkeypatch.setattr("domainwise.data.folder.decode", None)
+    assert find_dataset(str(photos)).load(image_size=8) is first
+
+
+def test_from_images_copies_nothing() -> None:
+    images = torch.zeros(10, 3, 4, 4, dtype=torch.uint8)
+    data = Environments.from_images(images, torch.arange(10) % 2, {"a": 5, "b": 5}, name="x")
+    assert data.images is images and data.domains == ("a", "b")
+
+
+# sweeps
+
+
+def test_a_sweep_over_a_folder_runs_in_worker_processes(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = quick_context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    plan = Plan(str(photos), ("ERM",), draws=1, trials=1, steps=2, hparams={"batch_size": 2}, network="small-cnn")
+    runs = plan.runs()
+    assert [run.test_domains for run in runs] == [(domain,) for domain in DOMAINS]
+    events = list(execute(runs, Settings(tmp_path / "out", device="cpu"), workers=1))
+    assert sorted(event.run.id for event in events if event.ended and event.ended.status == "done") == sorted(
+        run.id for run in runs
+    )
+    picture(1000).save(photos / "lab" / "cat" / "new.png")
+    assert Plan.from_description(plan.describe()).runs() == runs, "a plan means the state it was made in"
