@@ -148,6 +148,10 @@ class Algorithm(nn.Module):
         """Logits [N, classes] of inputs [N, ...] of one domain: a training domain by its number, or an unseen one."""
         return self.network(x)
 
+    def embed(self, x: Tensor) -> Tensor:
+        """What the classifier sees of inputs [N, ...], each by itself: features [N, F], or logits of a plain module."""
+        return getattr(self.network, "represent", self.network)(x)
+
     def state(self) -> dict[str, Any]:
         """Everything a later step depends on."""
         optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}

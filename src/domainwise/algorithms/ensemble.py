@@ -21,6 +21,10 @@ class Vote(nn.Module):
         votes = torch.stack([member(x).log_softmax(-1) for member in self.members])
         return votes.logsumexp(0) - math.log(len(self.members))
 
+    def represent(self, x: Tensor) -> Tensor:
+        """The members' features side by side."""
+        return torch.cat([getattr(member, "represent", member)(x) for member in self.members], 1)
+
 
 @algorithm
 class EnsembleUAT(DAT):

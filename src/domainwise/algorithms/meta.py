@@ -102,6 +102,9 @@ class ARM(ERM):
     def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (the batch tells)
         return self.logits(x[None])[0]
 
+    def embed(self, x: Tensor) -> Tensor:
+        raise UserError("ARM's features depend on the batch they are in: a sample by itself has none")
+
 
 def widen_first_convolution(features: nn.Module) -> None:
     """Gives the first convolution one more input channel, whose weights start as a copy of the first channel's."""

@@ -1,4 +1,4 @@
-"""Environments: named domains of images and labels, one uint8 tensor from the first decoding to the last step."""
+"""Environments: named domains of images (or rows of numbers) and labels, one tensor from first reading to last step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,18 +17,19 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Environments:
-    """Images of several domains, one domain after another.
+    """Images of several domains, one domain after another; or vectors, rows of a table of numbers.
 
-    A network sees (image / 255 - mean) / std, per channel; `low` and `high` are the legal range in those units.
+    A network sees (image / 255 - mean) / std, per channel; `low` and `high` are the legal range in those units. Of a
+    vector it sees (vector - mean) / std, per column; any number is legal.
     """
 
     name: str
-    images: Tensor  # uint8 [N, C, H, W]
+    images: Tensor  # uint8 [N, C, H, W], or float vectors [N, D]
     labels: Tensor  # int64 [N]
     sizes: Mapping[str, int]  # images per domain, in order
     classes: tuple[str, ...]
-    mean: Tensor  # [C, 1, 1]
-    std: Tensor  # [C, 1, 1]
+    mean: Tensor  # [C, 1, 1], or [D]
+    std: Tensor  # [C, 1, 1], or [D]
     absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are not here, and what to do
 
     @classmethod
@@ -41,10 +42,13 @@ class Environments:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> "Environments":
-        """From {domain: (uint8 images [n, C, H, W], labels [n] from 0)}; the network sees [0, 1] unless told."""
+        """From {domain: (uint8 images [n, C, H, W] or float vectors [n, D], labels [n] from 0)}.
+
+        Of images the network sees [0, 1] unless told; vectors are standardised by the rows a training is given.
+        """
         if not domains:
             raise UserError(f"{name}: no domains given")
-        images = {domain: _as_images(x, f"{name}/{domain}") for domain, (x, _) in domains.items()}
+        images = {domain: _as_inputs(x, f"{name}/{domain}") for domain, (x, _) in domains.items()}
         labels = {domain: torch.as_tensor(np.asarray(y), dtype=torch.int64) for domain, (_, y) in domains.items()}
         for domain, x in images.items():
             if labels[domain].shape != x.shape[:1]:
@@ -67,7 +71,7 @@ class Environments:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> "Environments":
-        """From all images [N, C, H, W], one domain after another, which are not copied, their labels [N] and counts."""
+        """From all images (or vectors), one domain after another, which are not copied, their labels [N] and counts."""
         for domain, size in sizes.items():
             if int(HELD_OUT * size) < 1:
                 raise UserError(f"{name}/{domain}: {size} images; a domain needs at least 5 to be split")
@@ -75,16 +79,12 @@ class Environments:
         names = tuple(classes) if classes else tuple(str(i) for i in range(high + 1))
         if low < 0 or high >= len(names):
             raise UserError(f"{name}: labels run from {low} to {high} for {len(names)} classes")
-        channels = images.shape[1]
-        return cls(
-            name,
-            images,
-            labels,
-            dict(sizes),
-            names,
-            torch.tensor(mean or [0.0] * channels).view(-1, 1, 1),
-            torch.tensor(std or [1.0] * channels).view(-1, 1, 1),
-        )
+        if images.ndim == 2 and (mean or std):
+            raise UserError(f"{name}: vectors are standardised by the rows trained on: leave out mean and std")
+        channels, dtype = images.shape[1], images.dtype if images.ndim == 2 else torch.float32
+        centre, scale = (torch.tensor(v, dtype=dtype) for v in (mean or [0.0] * channels, std or [1.0] * channels))
+        shape = (-1,) if images.ndim == 2 else (-1, 1, 1)
+        return cls(name, images, labels, dict(sizes), names, centre.view(shape), scale.view(shape))
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -95,15 +95,39 @@ class Environments:
         return tuple(self.images.shape[1:])
 
     @property
+    def vectors(self) -> bool:
+        """Whether the inputs are rows of numbers, not images."""
+        return self.images.ndim == 2
+
+    @property
     def low(self) -> Tensor:
-        return (0 - self.mean) / self.std
+        return self._bound(0.0, -torch.inf)
 
     @property
     def high(self) -> Tensor:
-        return (1 - self.mean) / self.std
+        return self._bound(1.0, torch.inf)
+
+    def _bound(self, pixel: float, number: float) -> Tensor:
+        return self.mean.new_full(self.shape, number, dtype=torch.float32) if self.vectors else (
+            (pixel - self.mean) / self.std
+        )
+
+    def standardised(self, rows: Tensor) -> "Environments":
+        """Vectors in units of these rows' mean and standard deviation, a constant column unscaled; images as they are.
+
+        The rows are those a training is given, so that nothing unseen touches what the network sees.
+        """
+        if not self.vectors:
+            return self
+        given = self.images[rows.to(self.images.device)]
+        mean, std = given.mean(0), given.std(0, unbiased=False)
+        negligible = std <= 10 * torch.finfo(given.dtype).eps * given.abs().amax(0)
+        return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
 
     def normalise(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """What the network sees of uint8 images [..., C, H, W]."""
+        """What the network sees of uint8 images [..., C, H, W], or of vectors [..., D]."""
+        if self.vectors:
+            return ((images - self.mean) / self.std).to(dtype)
         return (images.to(dtype) / 255 - self.mean.to(dtype)) / self.std.to(dtype)
 
     def rows(self, domain: str) -> Tensor:
@@ -131,9 +155,17 @@ class Environments:
         return replace(self, **moved)
 
 
-def _as_images(x: Any, where: str) -> Tensor:
-    images = torch.as_tensor(np.asarray(x))
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        kind = f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}"
-        raise UserError(f"{where}: images must be uint8 of shape [n, channels, height, width], not {kind}")
-    return images
+def _as_inputs(x: Any, where: str) -> Tensor:
+    inputs = torch.as_tensor(np.asarray(x))
+    if inputs.ndim == 2 and inputs.dtype in (torch.float32, torch.float64):
+        if not bool(torch.isfinite(inputs).all()):
+            row = int((~torch.isfinite(inputs)).any(1).nonzero()[0])
+            raise UserError(f"{where}: row {row} holds a number that is not finite: fill it in or leave the row out")
+        return inputs
+    if inputs.dtype != torch.uint8 or inputs.ndim != 4:
+        kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
+        raise UserError(
+            f"{where}: images must be uint8 of shape [n, channels, height, width] "
+            f"(or vectors float of shape [n, columns]), not {kind}"
+        )
+    return inputs

@@ -8,7 +8,7 @@ import torch
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
 from domainwise.data.batches import Batches
-from domainwise.nets import build
+from domainwise.engine.assemble import make_network
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
 from domainwise.runs import Run
@@ -25,10 +25,10 @@ class Session:
         self, run: Run, environments: Environments, device: torch.device, data_root: Path | None = None
     ) -> None:
         self.run, self.device, self.data_root = run, device, data_root
-        self.environments = environments.to(device)
         domains = (*run.train_domains, "unseen", *run.test_domains)
         keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
+        self.environments = environments.standardised(torch.cat(rows)).to(device)
         torch.manual_seed(seeds.seed("weights", *keys))
         self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
         stream = seeds.generator("batches", *keys, device=device)
@@ -39,12 +39,10 @@ class Session:
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
-        dropout = float(run.hparams["dropout"] or 0)
-        network = build(run.network, data.shape, len(data.classes), dropout=dropout, precision=run.precision)
+        problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
+        network = make_network(run.network, problem, run.hparams, run.precision)
         if run.weights:
             start_from(network.features, run.weights, self.data_root)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
         return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise)
 
     def step(self) -> None:

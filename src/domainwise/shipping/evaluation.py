@@ -1,0 +1,72 @@
+"""How well a model does on labelled domains: per domain, per class, and where it is worst."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DomainScore:
+    """One domain: samples[i][j] samples of class i were taken for class j."""
+
+    confusion: Mapping[str, Mapping[str, int]]
+    trained_on: bool
+
+    @property
+    def samples(self) -> int:
+        return sum(sum(row.values()) for row in self.confusion.values())
+
+    @property
+    def accuracy(self) -> float:
+        return sum(row.get(name, 0) for name, row in self.confusion.items()) / self.samples
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """Accuracy on each class that occurs."""
+        return {name: row.get(name, 0) / sum(row.values()) for name, row in self.confusion.items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of every domain."""
+
+    domains: Mapping[str, DomainScore]
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        return {domain: score.accuracy for domain, score in self.domains.items()}
+
+    @property
+    def average(self) -> float:
+        """The mean of the domains' accuracies: every domain counts alike."""
+        return float(np.mean(list(self.accuracy.values())))
+
+    @property
+    def worst_domain(self) -> str:
+        return min(self.accuracy, key=lambda domain: self.accuracy[domain])
+
+    @property
+    def worst_class(self) -> tuple[str, str, float]:
+        """(domain, class, accuracy) of the pair that fares worst."""
+        pairs = [(d, name, value) for d, score in self.domains.items() for name, value in score.classes.items()]
+        return min(pairs, key=lambda pair: pair[2])
+
+    def as_json(self) -> dict[str, Any]:
+        domain, name, value = self.worst_class
+        return {
+            "average": self.average,
+            "worst_domain": self.worst_domain,
+            "worst_class": {"domain": domain, "class": name, "accuracy": value},
+            "domains": {
+                domain: {
+                    "accuracy": score.accuracy,
+                    "samples": score.samples,
+                    "trained_on": score.trained_on,
+                    "classes": score.classes,
+                    "confusion": {true: dict(row) for true, row in score.confusion.items()},
+                }
+                for domain, score in self.domains.items()
+            },
+        }

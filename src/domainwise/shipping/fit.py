@@ -1,0 +1,115 @@
+"""fit: from data to a model that can be used."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from domainwise.data import Environments
+from domainwise.engine.train import Outcome, train
+from domainwise.errors import UserError
+from domainwise.protocol.spaces import Value
+from domainwise.records import RunFolder
+from domainwise.runs import Run
+from domainwise.shipping.card import Card, versions
+from domainwise.shipping.model import Model
+from domainwise.shipping.source import source
+
+REFERENCE = 256
+"""Held-out samples of each training domain whose features the model keeps, to measure drift against."""
+
+
+def fit(
+    environments: Environments | Path | str,
+    algorithm: str = "DAT",
+    *,
+    test_domains: Sequence[str | int] | str | int = (),
+    network: str | None = None,
+    steps: int | None = None,
+    evaluate_every: int | None = None,
+    hparams: Mapping[str, Value] | None = None,
+    precision: str = "fp32",
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | str | None = None,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Model:
+    """Trains on every domain but the test domains (by default on all), and gives the model of the last step.
+
+    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fifth of every domain
+    is held out of training: to watch the accuracy, and as what drift is measured against.
+
+    With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
+    again returns at once, an interrupted one continues. `progress` is told the number of every step.
+    """
+    data = source(environments, data_root, image_size)
+    run = Run.plan(
+        data.dataset,
+        algorithm,
+        test_domains,
+        hparams=hparams,
+        network=network,
+        steps=steps,
+        evaluate_every=evaluate_every,
+        seed=seed,
+        precision=precision,
+        image_size=image_size,
+    )
+    with _folder(out) as folder:
+        outcome = train(run, folder, device=device, environments=data.environments, progress=progress)
+        model = trained_model(outcome, data.environments, device)
+        if out is not None:
+            model.save(folder)
+    return model
+
+
+def trained_model(outcome: Outcome, environments: Environments, device: str = "auto") -> Model:
+    """The model a training has left."""
+    run, status = outcome.run, outcome.status
+    if status.status != "done":
+        advice = "; try a smaller lr" if status.status == "diverged" else ""
+        raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
+    splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
+    reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
+    card = Card(
+        run.algorithm,
+        run.hparams,
+        run.network,
+        environments.classes,
+        environments.shape,
+        tuple(reading.mean.flatten().tolist()),
+        tuple(reading.std.flatten().tolist()),
+        {domain: len(split["in"]) for domain, split in splits.items()},
+        _summary(outcome),
+        versions(),
+    )
+    model = Model(card, RunFolder(outcome.folder.parent, run).load_model(), device=device)
+    held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
+    with suppress(UserError):  # ARM's samples have no features of their own
+        model.reference = {domain: model.embed(environments.images[rows]).cpu() for domain, rows in held_out.items()}
+    return model
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    """How the model was trained and what it reached, in plain JSON values."""
+    last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
+    accuracy: dict[str, dict[str, float]] = {}
+    for record in last:
+        accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
+    seconds = last[-1].seconds if last else 0.0
+    return {"run": outcome.run.describe(), "id": outcome.run.id, "accuracy": accuracy, "seconds": seconds}
+
+
+@contextmanager
+def _folder(out: Path | str | None) -> Iterator[Path]:
+    """Where the training's records go: the user's folder, or one that vanishes."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="domainwise-") as folder:
+        yield Path(folder)

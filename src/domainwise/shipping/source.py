@@ -1,0 +1,35 @@
+"""The data a model is made from, however the user names it."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from domainwise.data import Dataset, Environments, find_dataset
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of the data, and the data."""
+
+    dataset: Dataset
+    environments: Environments
+
+
+def source(data: Environments | Path | str, data_root: Path | None = None, image_size: int | None = None) -> Source:
+    """A dataset by name, a folder of images by path, or data in memory, whose name then tells its content.
+
+    So a training that is asked for again with other data of the same name is another training.
+    """
+    if isinstance(data, Environments):
+        named = replace(data, name=f"{data.name}-{fingerprint(data)}")
+        return Source(Dataset.of(named), named)
+    dataset = find_dataset(str(data))
+    return Source(dataset, dataset.load(data_root, image_size))
+
+
+def fingerprint(data: Environments) -> str:
+    """Eight hexadecimal digits that belong to the data's content."""
+    content = hashlib.sha256(repr((tuple(data.sizes.items()), data.classes, data.shape)).encode())
+    for part in (data.images, data.labels, data.mean, data.std):
+        content.update(part.cpu().contiguous().numpy().data)
+    return content.hexdigest()[:8]
