@@ -102,7 +102,7 @@ class ARM(ERM):
     def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (the batch tells)
         return self.logits(x[None])[0]
 
-    def embed(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor) -> Tensor:  # noqa: ARG002 (it never will)
         raise UserError("ARM's features depend on the batch they are in: a sample by itself has none")
 
 

@@ -53,7 +53,7 @@ class Dataset:
         """Data in memory, described: what a Run needs to know of it."""
         known: dict[str, Any] = {
             "summary": "Data in memory.",
-            "scale": "image" if environments.shape[-1] > 64 else "small",
+            "scale": "image" if len(environments.shape) == 3 and environments.shape[-1] > 64 else "small",
             "network": "small-cnn" if len(environments.shape) == 3 else "mlp",
             "steps": 1001,
         }

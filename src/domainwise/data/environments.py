@@ -108,8 +108,10 @@ class Environments:
         return self._bound(1.0, torch.inf)
 
     def _bound(self, pixel: float, number: float) -> Tensor:
-        return self.mean.new_full(self.shape, number, dtype=torch.float32) if self.vectors else (
-            (pixel - self.mean) / self.std
+        return (
+            self.mean.new_full(self.shape, number, dtype=torch.float32)
+            if self.vectors
+            else ((pixel - self.mean) / self.std)
         )
 
     def standardised(self, rows: Tensor) -> "Environments":

@@ -1,5 +1,6 @@
 """fit: from data to a model that can be used."""
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -102,7 +103,8 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     for record in last:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
     seconds = last[-1].seconds if last else 0.0
-    return {"run": outcome.run.describe(), "id": outcome.run.id, "accuracy": accuracy, "seconds": seconds}
+    run = json.loads(json.dumps(outcome.run.describe()))
+    return {"run": run, "id": outcome.run.id, "accuracy": accuracy, "seconds": seconds}
 
 
 @contextmanager

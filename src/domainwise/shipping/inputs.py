@@ -49,7 +49,8 @@ def picture(given: str | Path | Image.Image, card: Card) -> Tensor:
 def _array(given: Any) -> Any:
     try:
         array = np.asarray(given)
-        return array if array.dtype.kind in "biuf" else array.astype(np.float64)
+        array = array if array.dtype.kind in "biuf" else array.astype(np.float64)
+        return np.require(array, requirements="W")  # torch wants to be able to write
     except (ValueError, TypeError):
         raise UserError(f"a model reads arrays, image files or Pillow pictures, not {type(given).__name__}") from None
 

@@ -139,8 +139,8 @@ class Model:
         return type(self), (self.card, weights, self.reference, self.device.type)
 
     def __repr__(self) -> str:
-        card = self.card
-        return f"<Model {card.algorithm} {card.network}, {len(self.classes)} classes, trained on {len(self.domains)} domains>"
+        made = f"{self.card.algorithm} {self.card.network}"
+        return f"<Model {made}, {len(self.classes)} classes, trained on {len(self.domains)} domains>"
 
 
 def _algorithm(card: Card, reading: Environments) -> Algorithm:
