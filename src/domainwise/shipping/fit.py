@@ -38,6 +38,8 @@ def fit(
     out: Path | str | None = None,
     data_root: Path | None = None,
     image_size: int | None = None,
+    weights: str = "",
+    augmentation: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Model:
     """Trains on every domain but the test domains (by default on all), and gives the model of the last step.
@@ -60,9 +62,13 @@ def fit(
         seed=seed,
         precision=precision,
         image_size=image_size,
+        weights=weights,
+        augmentation=augmentation,
     )
     with _folder(out) as folder:
-        outcome = train(run, folder, device=device, environments=data.environments, progress=progress)
+        outcome = train(
+            run, folder, device=device, data_root=data_root, environments=data.environments, progress=progress
+        )
         model = trained_model(outcome, data.environments, device)
         if out is not None:
             model.save(folder)

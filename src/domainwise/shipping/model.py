@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from domainwise.algorithms import Algorithm, Problem
+from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
-from domainwise.engine.assemble import assemble
+from domainwise.engine.assemble import make_network
 from domainwise.engine.devices import pick_device
 from domainwise.errors import UserError
 from domainwise.protocol.spaces import at_scale, override
@@ -145,12 +145,12 @@ class Model:
 
 def _algorithm(card: Card, reading: Environments) -> Algorithm:
     """The algorithm the card describes, its weights still to be filled in."""
-    from domainwise.algorithms import ALGORITHMS
-
-    legal = at_scale(ALGORITHMS.find(card.algorithm).space, "small")
+    method = ALGORITHMS.find(card.algorithm)
+    legal = at_scale(method.space, "small")
     hparams = override(legal, {}, card.hparams, card.algorithm)
     if missing := [name for name in legal if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
     problem = Problem(tuple(card.domains.values()), len(card.classes), card.shape, reading.low, reading.high)
     with torch.random.fork_rng(devices=[]):
-        return assemble(card.algorithm, hparams, card.network, "fp32", problem, torch.Generator(reading.mean.device))
+        network = make_network(card.network, problem, hparams, "fp32")
+        return method(network, problem, hparams, torch.Generator(reading.mean.device))
