@@ -32,12 +32,19 @@ class BadImage(Exception):
     """A file that cannot be decoded, and why in a few words."""
 
 
-def read(file: str | Path, size: int) -> Pixels:
-    """The image as uint8 [3, size, size]: upright, RGB, resized bilinearly with antialiasing."""
+def read(file: str | Path, width: int, height: int | None = None, mode: str = "RGB") -> Pixels:
+    """The image as uint8 [C, height, width], square unless told: upright, RGB, resized bilinearly with antialiasing."""
+    height = height or width
     with _failures_named():
-        image = _open(Path(file), DRAFT * size)
-        image = _upright_rgb(image).resize((size, size), Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
+        return fitted(_open(Path(file), DRAFT * max(width, height)), width, height, mode)
+
+
+def fitted(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pixels:
+    """A picture as uint8 [C, height, width], in RGB or grey (mode "L")."""
+    with _failures_named():
+        image = _upright_rgb(image).convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image, np.uint8).reshape(height, width, -1)
+        return pixels.transpose(2, 0, 1).copy()
 
 
 def facts(file: str | Path) -> dict[str, Any]:

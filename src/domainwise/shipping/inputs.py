@@ -1,6 +1,5 @@
 """What a model may be asked about, as one raw tensor: uint8 images [N, C, H, W] or float vectors [N, D]."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from domainwise.data.read import read_images
 from domainwise.errors import UserError
 from domainwise.shipping.card import Card
-
-MODES = {1: "L", 3: "RGB"}
-"""How Pillow calls pictures of so many channels."""
 
 
 def as_inputs(given: Any, card: Card) -> Tensor:
@@ -21,29 +18,11 @@ def as_inputs(given: Any, card: Card) -> Tensor:
     if isinstance(given, (str, Path, Image.Image)):
         given = [given]
     if isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, Path, Image.Image)) for one in given):
-        return pictures(given, card)
+        if card.vectors:
+            raise UserError(f"this model reads rows of {card.shape[0]} numbers, not images")
+        return read_images(given, card.shape)
     array = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(_array(given))
     return _vectors(array, card) if card.vectors else _images(array, card)
-
-
-def pictures(given: Sequence[str | Path | Image.Image], card: Card) -> Tensor:
-    """Image files and Pillow pictures as the model saw its training images: its colours, its size."""
-    if card.vectors:
-        raise UserError(f"this model reads rows of {card.shape[0]} numbers, not images")
-    return torch.stack([picture(one, card) for one in given])
-
-
-def picture(given: str | Path | Image.Image, card: Card) -> Tensor:
-    """One of them, uint8 [C, H, W]; a file that cannot be read is the user's mistake."""
-    channels, height, width = card.shape
-    if channels not in MODES:
-        raise UserError(f"this model reads images of {channels} channels, which no picture has: give a uint8 array")
-    try:
-        with given if isinstance(given, Image.Image) else Image.open(given) as image:
-            pixels = np.asarray(image.convert(MODES[channels]).resize((width, height), Image.Resampling.BILINEAR))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{given}: not a readable image ({' '.join(str(error).split())})") from None
-    return torch.from_numpy(pixels.reshape(height, width, channels).transpose(2, 0, 1).copy())
 
 
 def _array(given: Any) -> Any:
