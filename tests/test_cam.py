@@ -11,7 +11,6 @@ from torch import nn
 
 from domainwise.analysis import attention
 from domainwise.analysis.cam import Attention, grad_cam, last_map
-from domainwise.cli import main
 from domainwise.data.digits import embedded_digits
 from domainwise.data.mnist import BackgroundDigits, background, paste
 from domainwise.engine.restore import restore
@@ -20,6 +19,7 @@ from domainwise.errors import UserError
 from domainwise.nets import Network, build
 from domainwise.report.heatmaps import heatmap_grid
 from domainwise.runs import Run
+from helpers import command
 
 
 class Linear(nn.Module):
@@ -176,13 +176,6 @@ def test_runs_that_cannot_be_compared(folders: list[Path], tmp_path: Path) -> No
     wide = train(Run.plan("ColoredMNIST-embedded", "ERM", 2, steps=1, network="mlp"), tmp_path, device="cpu").folder
     with pytest.raises(UserError, match="give runs on the same data"):
         attention.restore_all([folders[0], wide])
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return (int(stop.value.code or 0), *capsys.readouterr())
 
 
 def test_the_command_writes_a_grid(

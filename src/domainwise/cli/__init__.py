@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from domainwise.cli import cam, demo, listing, reproduce, sweep, table, theory, train
+from domainwise.cli import cam, demo, listing, perturbations, reproduce, sweep, table, theory, train
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -26,6 +26,7 @@ app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
 app.command(epilog=table.EXAMPLES)(table.table)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
+app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 
