@@ -126,7 +126,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     domainwise: Command, tmp_path: Path, arguments: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(local, "_Worker", lambda _: pytest.fail("a worker was started"))
+    monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     result = domainwise(*shlex.split(arguments))
     assert is_one_line_error(result), result
     assert re.search(complaint, result.err), result.err

@@ -59,11 +59,15 @@ def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
 
 
 def followed(
-    runs: tuple[Run, ...], out: Path, react: Callable[[Event], object] = lambda _: None, workers: int = 1
+    runs: tuple[Run, ...],
+    out: Path,
+    react: Callable[[Event], object] = lambda _: None,
+    workers: int = 1,
+    per_gpu: int | None = None,
 ) -> dict[Run, Status]:
     """How each run ended; `react` sees every event."""
     ends: dict[Run, Status] = {}
-    for event in execute(runs, settings(out), workers):
+    for event in execute(runs, settings(out), workers, per_gpu):
         if event.ended:
             assert event.run not in ends, "a run ends once"
             ends[event.run] = event.ended
@@ -95,7 +99,7 @@ def test_a_second_call_does_nothing_again(tmp_path: Path, undisturbed: Path, mon
     out = tmp_path / "copy"
     shutil.copytree(undisturbed, out)
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in out.rglob("*") if file.is_file()}
-    monkeypatch.setattr(local, "_Worker", lambda _: pytest.fail("a worker was started"))
+    monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     ends = followed(RUNS, out)
     assert set(ends) == set(RUNS) and {status.status for status in ends.values()} == {"done"}
     assert before == {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in out.rglob("*") if file.is_file()}
@@ -240,12 +244,12 @@ def test_an_unwritable_folder_is_an_error_before_any_worker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(local, "_Worker", lambda _: pytest.fail("a worker was started"))
+    monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     with pytest.raises(UserError, match="cannot write"):
         followed(RUNS, tmp_path / "file" / "out")
 
 
 def test_missing_data_is_an_error_before_any_worker_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_Worker", lambda _: pytest.fail("a worker was started"))
+    monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     with pytest.raises(UserError, match="MNIST not found"):
         list(execute([Run.plan("ColoredMNIST", "ERM", [0])], Settings(tmp_path / "out", data_root=tmp_path)))

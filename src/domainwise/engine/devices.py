@@ -5,7 +5,8 @@ import torch
 from domainwise.errors import UserError, unknown
 
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -17,8 +18,19 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def pick_precision(name: str, device: torch.device) -> str:
+    """`auto` is tf32 on a GPU and fp32 elsewhere."""
+    if name == "auto":
+        return "tf32" if device.type == "cuda" else "fp32"
+    if name not in PRECISIONS:
+        raise unknown("precision", name, ("auto", *PRECISIONS))
+    return name
+
+
 def check_precision(precision: str, device: torch.device) -> None:
-    """bf16 is refused where the hardware would only emulate it."""
+    """A precision is refused where the hardware lacks it or would only emulate it."""
+    if precision == "tf32" and device.type != "cuda":
+        raise UserError(f"--precision tf32: this {device.type} has no TF32; use --precision fp32")
     if precision == "bf16" and not _has_bf16(device):
         raise UserError(f"--precision bf16: this {device.type} has no bf16 arithmetic; use --precision fp32")
 

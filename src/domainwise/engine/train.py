@@ -2,16 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import torch
 
 from domainwise import files
 from domainwise.algorithms import Algorithm
 from domainwise.claims import Claim
 from domainwise.data import Environments, find_dataset
+from domainwise.engine.apart import Surroundings, apart
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
@@ -30,6 +31,10 @@ class Outcome:
     status: Status
     folder: Path
     algorithm: Algorithm | None
+
+
+Training = Generator[int, None, Outcome]
+"""A training in progress: gives the number of each step it has made, and its outcome at the end."""
 
 
 class Interrupted(Exception):
@@ -54,29 +59,71 @@ def train(
     Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
     and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
     """
+    steps = training(
+        run,
+        out,
+        Interruption(),
+        device=device,
+        data_root=data_root,
+        environments=environments,
+        retry=retry,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    with closing(steps):
+        while True:
+            try:
+                progress(next(steps))
+            except StopIteration as end:
+                return end.value
+
+
+def training(
+    run: Run,
+    out: Path | str,
+    interruption: Interruption,
+    *,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+    retry: bool = True,
+    checkpoint_seconds: float = 30.0,
+) -> Training:
+    """What `train` does, one step at a time: several may take turns in one process, each as if it were alone."""
     place = pick_device(device)
     check_precision(run.precision, place)
     data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     folder = RunFolder(files.writable_folder(Path(out)), run)
     folder.create()
+    start = partial(Session, run, data, place, data_root)
+    steps = _training(folder, start, interruption, retry, checkpoint_seconds)
+    return (yield from apart(steps, Surroundings(place, run.precision)))
 
-    with Claim(folder.path) as claim, torch.random.fork_rng(), Interruption() as interruption:
+
+def _training(
+    folder: RunFolder,
+    start: Callable[[], Session],
+    interruption: Interruption,
+    retry: bool,
+    checkpoint_seconds: float,
+) -> Training:
+    run = folder.run
+    with Claim(folder.path) as claim, interruption:
         records, status = folder.read()
         if status is not None and not (retry and status.status == "failed"):
             claim.forget()
             return Outcome(run, records, status, folder.path, None)
-        session = Session(run, data, place, data_root)
+        session = start()
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
             session.load_state(checkpoint)
         records = folder.rewind(session.next_step - 1)
-        parts = parts_to_judge(run, data.to(place))
+        parts = parts_to_judge(run, session.environments)
         started, saved = time.monotonic() - session.seconds, time.monotonic()
 
         status = Status(run.id, run.steps - 1, "done", "")
         for step in range(session.next_step, run.steps):
             session.step()
-            progress(step)
+            yield step
             if run.evaluated_at(step):
                 session.seconds = time.monotonic() - started
                 scores = judge(session.algorithm, session.environments, parts, run.train_domains)

@@ -13,10 +13,9 @@ import torch
 
 from domainwise.claims import Busy, holder
 from domainwise.engine.train import train
-from domainwise.errors import UserError
 from domainwise.records import RunFolder
 from domainwise.runs import Run
-from domainwise.sweep.events import ATTEMPTS, Event, Settings, mark_failed, open_runs
+from domainwise.sweep.events import ATTEMPTS, Event, Settings, failed, mark_failed, open_runs
 
 POLL_SECONDS = 0.5
 
@@ -46,8 +45,7 @@ def train_task(run: Run, settings: Settings) -> None:
     except Busy:
         return
     except Exception as error:
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        mark_failed(settings.out, run, f"{kind}{error}")
+        failed(settings.out, run, error)
 
 
 def execute_on(cluster: Cluster, runs: Sequence[Run], settings: Settings) -> Generator[Event]:

@@ -9,6 +9,7 @@ from domainwise import files
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
 from domainwise.engine.devices import pick_device
+from domainwise.errors import UserError
 from domainwise.nets.weights import locate
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
@@ -73,6 +74,12 @@ def ended(run: Run, settings: Settings) -> Status | None:
     """How a run ended, if there is nothing left to do for it."""
     status = RunFolder(settings.out, run).status()
     return None if status is not None and status.status == "failed" and settings.retry else status
+
+
+def failed(out: Path, run: Run, error: Exception) -> Status:
+    """Says in its records what went wrong with a run."""
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return mark_failed(out, run, f"{kind}{error}")
 
 
 def mark_failed(out: Path, run: Run, reason: str) -> Status:
