@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from domainwise.cli import cam, demo, listing, perturbations, reproduce, sweep, table, theory, train
+from domainwise.cli import cam, data, demo, listing, perturbations, reproduce, sweep, table, theory, train
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -29,6 +29,7 @@ app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
+app.add_typer(data.app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ All randomness of a dataset is fixed by its name: a trial shuffles its splits, n
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from domainwise.data.catalogue import DATASETS, Dataset, dataset
-from domainwise.data.digits import Digits, embedded_digits, mnist
+from domainwise.data.digits import MNIST, Digits, embedded_digits, mnist
 from domainwise.data.environments import Environments
+from domainwise.data.sources import Source
 from domainwise.protocol.seeds import generator, permutation
 from domainwise.registry import first_line
 
@@ -27,6 +29,9 @@ HALVES = ("5-9", "0-4")
 SCENES = ("scene1", "scene2", "scene3", "scene4")
 COLOUR_FLIPS = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
 ANGLES = (0, 15, 30, 45, 60, 75)
+
+PUBLIC = Source("http://yann.lecun.com/exdb/mnist/", "CC BY-SA 3.0", 70_000, (MNIST,))
+EMBEDDED = replace(PUBLIC, images=5_000, parts=())
 
 
 def deal(digits: Digits, name: str, domains: int) -> list[Digits]:
@@ -56,7 +61,15 @@ def source_digits(name: str, root: Path) -> Digits:
     return Digits(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
 
-@dataset(domains=SCENES, classes=DIGITS, shape=(3, 28, 28), network="small-cnn", steps=601, evaluate_every=100)
+@dataset(
+    domains=SCENES,
+    classes=DIGITS,
+    shape=(3, 28, 28),
+    network="small-cnn",
+    steps=601,
+    evaluate_every=100,
+    source=EMBEDDED,
+)
 def BackgroundDigits(root: Path) -> Environments:  # noqa: ARG001 (embedded)
     """5,000 real digits, each over its domain's own static coloured background (the paper's Section 4 in small)."""
     arrays = {}
@@ -72,9 +85,14 @@ def from_mnist(**facts: Any) -> Callable[[Build], Build]:
         name, summary = build.__name__, first_line(build)
         small = f"{name}-embedded"
         note = "From the 5,000 embedded digits: for quick work, never for published tables."
-        DATASETS.add(name, Dataset(name, summary, loader=lambda root: build(mnist(root, name), name), **facts))
         DATASETS.add(
-            small, Dataset(small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), **facts)
+            name, Dataset(name, summary, loader=lambda root: build(mnist(root, name), name), source=PUBLIC, **facts)
+        )
+        DATASETS.add(
+            small,
+            Dataset(
+                small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), source=EMBEDDED, **facts
+            ),
         )
         return build
 
