@@ -38,13 +38,13 @@ DOMAINS = {
     "TerraIncognita": {"L100", "L38", "L43", "L46"},
     "NICO": {"test"},
     "Digits": {"SVHN", "MNIST-M", "SYN", "USPS"},
-    "MixedSame": {"mixed_rand"},
+    "MixedSame": {"Mixed-Rand"},
     "RotatedMNIST": set(),
     "VLCS": set(),
     "OfficeHome": set(),
     "average over datasets": set(),
 }
-TRAINING_DOMAINS = {"NICO": {"train1", "train2"}, "Digits": {"MNIST"}, "MixedSame": {"mixed_same"}}
+TRAINING_DOMAINS = {"NICO": {"train1", "train2"}, "Digits": {"MNIST"}, "MixedSame": {"Mixed-Same"}}
 
 
 def cell(table: str, dataset: str, algorithm: str, domain: str = "average", **facts: object) -> Published:
@@ -239,8 +239,8 @@ def test_slips_stand_beside_their_numbers() -> None:
         ("15", Published("TerraIncognita", "DAT", "L46", 32.9, 1.5, "training-domain", "single", "L43")),
         ("15", Published("NICO", "ERM", "test", 69.6, 2.0, "validation-domain", "single", "train2")),
         ("15", Published("ColoredMNIST", "ERM", "+90%", 88.7, 0.4, "oracle", "single", "+80%")),
-        ("mixed", Published("MixedSame", "ERM", "mixed_rand", 71.9, None, "training-domain", "single", "mixed_same")),
-        ("mixed", Published("MixedSame", "DAT", "mixed_rand", 72.6, None, "training-domain", "single", "mixed_same")),
+        ("mixed", Published("MixedSame", "ERM", "Mixed-Rand", 71.9, None, "training-domain", "single", "Mixed-Same")),
+        ("mixed", Published("MixedSame", "DAT", "Mixed-Rand", 72.6, None, "training-domain", "single", "Mixed-Same")),
     ],
 )
 def test_printed_values(table: str, expected: Published) -> None:

@@ -12,7 +12,6 @@ import pytest
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS, Dataset
 from domainwise.errors import UserError
-from domainwise.nets import NETWORKS
 from domainwise.paper.presets import reproduction, shrinkage
 from domainwise.paper.tables import SINGLE_SOURCE, TABLES, PaperTable, find_table
 from domainwise.protocol import spaces
@@ -22,8 +21,6 @@ from domainwise.sweep.plan import Plan, planned_runs, saved_plans
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
 COLOURS = ("+90%", "+80%", "-90%")
-IMAGES = ("VLCS", "PACS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame", "Digits")
-NETWORKS_OF_THE_PAPER = ("resnet18", "resnet18-scratch")
 
 
 def scenes(*algorithms: str, **arguments: Any) -> Plan:
@@ -47,17 +44,6 @@ def fixed_roles(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     data = toy("Roles", domains=domains, validation=("validation",), unseen=("test1", "test2"), held_out=0.0)
     monkeypatch.setitem(DATASETS._things, "Roles", data)
     return data
-
-
-@pytest.fixture
-def every_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The datasets and networks that the paper's tables need, toys in place of those this version lacks."""
-    for name in IMAGES:
-        roles = {"domains": ("train1", "train2", "validation", "test"), "validation": ("validation",)}
-        data = toy(name, **roles, unseen=("test",), held_out=0.0) if name == "NICO" else toy(name)
-        monkeypatch.setitem(DATASETS._things, name, DATASETS._things.get(name, data))
-    for name in NETWORKS_OF_THE_PAPER:
-        monkeypatch.setitem(NETWORKS._things, name, NETWORKS._things.get(name, NETWORKS.find("mlp")))
 
 
 # domains
@@ -171,7 +157,7 @@ def test_a_draw_is_the_same_for_every_division_and_another_in_every_trial() -> N
     ],
 )
 def test_the_papers_space_per_dataset_and_setting(
-    every_dataset: None, dataset: str, setting: str, algorithm: str, ranges: dict[str, tuple[float, float]]
+    dataset: str, setting: str, algorithm: str, ranges: dict[str, tuple[float, float]]
 ) -> None:
     for run in Plan(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
         assert run.variant == "paper"
@@ -318,7 +304,7 @@ def test_every_table_can_be_planned_or_says_what_is_missing(table: PaperTable) -
 
 
 @pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)
-def test_every_row_of_a_table_is_a_search_of_its_own(every_dataset: None, table: PaperTable) -> None:
+def test_every_row_of_a_table_is_a_search_of_its_own(table: PaperTable) -> None:
     plans = reproduction(table.label)
     rows = {(c.dataset, c.algorithm, c.setting, c.variant) for c in table.published if c.dataset in DATASETS}
     assert sorted((p.dataset, *p.algorithms, p.setting, p.variant) for p in plans) == sorted(rows)
@@ -326,7 +312,7 @@ def test_every_row_of_a_table_is_a_search_of_its_own(every_dataset: None, table:
     assert shrinkage(table, plans) == "", "nothing is smaller than the paper's"
 
 
-def test_a_dataset_that_is_missing_from_a_table_is_said(every_dataset: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_is_missing_from_a_table_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(DATASETS._things, "PACS")
     plans = reproduction("bench")
     assert {plan.dataset for plan in plans} == {"ColoredMNIST", "NICO", "TerraIncognita"}
@@ -348,14 +334,14 @@ CASES = [(line.split()[0], *case.split()[-3:]) for line in STEPS.strip().splitli
 
 
 @pytest.mark.parametrize(("table", "dataset", "algorithm", "number"), CASES)
-def test_steps(every_dataset: None, table: str, dataset: str, algorithm: str, number: str) -> None:
+def test_steps(table: str, dataset: str, algorithm: str, number: str) -> None:
     steps = None if number == "-" else int(number)
     (plan,) = reproduction(table, dataset=dataset, algorithms=[algorithm])
     assert plan.steps == steps and plan.space == "paper" and plan.setting == find_table(table).published[0].setting
     assert plan.runs()[0].steps == (steps or DATASETS.find(dataset).steps)
 
 
-def test_nico_caps_the_loss_of_the_ascent_and_is_not_pretrained(every_dataset: None) -> None:
+def test_nico_caps_the_loss_of_the_ascent_and_is_not_pretrained() -> None:
     for plan in reproduction("bench", dataset="NICO"):
         adversarial = plan.algorithms[0] in ("AT", "UAT", "DAT")
         assert plan.hparams == ({"loss_cap": 2.0} if adversarial else {})
@@ -366,7 +352,7 @@ def test_nico_caps_the_loss_of_the_ascent_and_is_not_pretrained(every_dataset: N
     assert single.hparams == {"loss_cap": 2.0}
 
 
-def test_networks(every_dataset: None) -> None:
+def test_networks() -> None:
     assert {p.network for p in reproduction("bench", dataset="PACS")} == {"resnet18"}
     assert {p.network for p in (*reproduction("bench", dataset="ColoredMNIST"), *reproduction("db"))} == {None}
 
@@ -380,7 +366,7 @@ def test_networks(every_dataset: None) -> None:
     ],
 )  # fmt: skip
 def test_ablations_are_searches_of_their_own(
-    every_dataset: None, table: str, norm: str, ranges: list[tuple[tuple[float, float], tuple[float, float]]]
+    table: str, norm: str, ranges: list[tuple[tuple[float, float], tuple[float, float]]]
 ) -> None:
     plans = reproduction(table, draws=3, trials=1)
     assert [(plan.ranges["eps"], plan.ranges["alpha"]) for plan in plans] == ranges
@@ -406,7 +392,7 @@ def test_ablations_are_searches_of_their_own(
         ("dig", {"draws": 2}, ""),
     ],
 )  # fmt: skip
-def test_shrinkage_says_by_how_much(every_dataset: None, table: str, smaller: dict[str, Any], words: str) -> None:
+def test_shrinkage_says_by_how_much(table: str, smaller: dict[str, Any], words: str) -> None:
     assert shrinkage(find_table(table), reproduction(table, **smaller)) == words
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
@@ -38,48 +39,60 @@ def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
         return
     table = Table(title=f"Datasets in {root}", title_justify="left", show_lines=True)
     for heading in ("dataset", "here", "what it is"):
-        table.add_column(heading, no_wrap=heading != "what it is")
+        table.add_column(heading, no_wrap=heading == "here")
     for name, fact in facts.items():
-        here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if any(fact["parts"].values()) else "no"
-        table.add_row(f"[bold]{name}[/]", here, _in_words(fact).replace("[", r"\["))
+        begun = any(part["found"] for part in fact["parts"])
+        here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if begun else "no"
+        table.add_row(f"[bold]{name}[/]", here, escape(_in_words(fact)))
     console.print(table)
-    console.print("Get one: domainwise data get NAME", highlight=False)
+    console.print("Fetch one, or read how to: domainwise data get NAME", highlight=False)
 
 
 def describe(data: "Dataset", root: Path) -> dict[str, Any]:
-    """What is known of a dataset, as plain JSON values."""
-    source = data.source
-    found = {part.name: part.look(root) for part in source.parts} if source else {}
+    """What is known of a dataset, as plain JSON values; paths are below the data root."""
+    from domainwise.data.sources import Source
+
+    source = data.source or Source("", "", 0)
+    parts = [
+        {
+            "name": part.name,
+            "found": [str(path.relative_to(root)) for path in part.look(root) or []],
+            "places": list(part.places),
+            "download_bytes": part.size,
+            "by_hand": part.by_hand,
+        }
+        for part in source.parts
+    ]
     return {
         "summary": data.summary,
         "domains": data.domains,
         "classes": data.classes,
-        "shape": data.shape,
-        "images": source.images if source else None,
-        "present": all(found.values()),
-        "parts": {name: [str(path) for path in paths or []] for name, paths in found.items()},
-        "places": {part.name: [str(root / place) for place in part.places] for part in source.parts} if source else {},
-        "download_bytes": source.size if source else 0,
-        "by_hand": [part.by_hand for part in source.parts if part.by_hand] if source else [],
-        "terms": source.terms if source else "",
-        "page": source.page if source else "",
+        "image_shape": data.shape,
+        "images": source.images,
+        "terms": source.terms,
+        "page": source.page,
+        "present": all(part["found"] for part in parts),
+        "parts": parts,
     }
 
 
 def _in_words(fact: dict[str, Any]) -> str:
     """The cell of the table: one fact a line."""
-    count = f"{fact['images']:,} images of {len(fact['classes'])} classes" if fact["images"] else "in memory"
-    lines = [fact["summary"], f"{count}; domains {', '.join(fact['domains'])}"]
-    if fact["places"]:
-        size = f"{fact['download_bytes'] / 1e6:,.0f} MB" if fact["download_bytes"] else "by hand, in a browser"
-        lines.append(f"Download: {size}. Terms: {fact['terms']}. {fact['page']}")
-        for name, places in fact["places"].items():
-            paths = fact["parts"][name]
-            missing = f"{name}: looked for in {', '.join(places)}"
-            lines.append(f"{name}: {Path(paths[0]).parent}" if paths else missing)
-    else:
-        lines.append(f"Comes with the installation. Terms: {fact['terms']}." if fact["terms"] else "")
-    return "\n".join(filter(None, lines))
+    lines = [
+        fact["summary"],
+        f"{fact['images']:,} images, {len(fact['classes'])} classes; domains {', '.join(fact['domains'])}.",
+        f"Terms: {fact['terms']}. {fact['page']}",
+    ]
+    for part in fact["parts"]:
+        if part["found"]:
+            first, *others = part["found"]
+            lines.append(f"{part['name']}: {Path(first).parent}/" if others else f"{part['name']}: {first}")
+        else:
+            size = f", {part['download_bytes'] / 1e6:,.0f} MB" if part["download_bytes"] else ""
+            how = f"to download{' by hand' if part['by_hand'] else ''}{size}"
+            places = ", ".join(f"{place or '.'}/" for place in part["places"])
+            lines.append(f"{part['name']} ({how}): looked for in {places}")
+    return "\n".join(lines if fact["parts"] else [*lines, "Comes with the installation."])
 
 
 @app.command(epilog=GET_EXAMPLES)

@@ -1,6 +1,7 @@
 """The image datasets of DomainBed and OoD-Bench, and Mixed-Same: folders of pictures in their published layouts."""
 
 from pathlib import Path
+from typing import Any
 
 from domainwise.data import nico, terra
 from domainwise.data.catalogue import DATASETS, Dataset, dataset
@@ -22,8 +23,11 @@ def of_class_folders(name: str, summary: str, part: Part, classes: tuple[str, ..
         listed = {d: in_class_folders(folder, classes) for d, folder in zip(domains, folders, strict=True)}
         return as_environments(name, listed, classes=classes, root=root, size=size, published=source.images)
 
-    facts = {"evaluate_every": 300, "augmentation": "domainbed", "resizable": True, "source": source}
-    DATASETS.add(name, Dataset(name, summary, domains, classes, SHAPE, "image", "resnet50", 5001, load, **facts))
+    facts: dict[str, Any] = {"steps": 5001, "evaluate_every": 300, "augmentation": "domainbed", "network": "resnet50"}
+    known = Dataset(
+        name, summary, domains, classes, SHAPE, "image", loader=load, resizable=True, source=source, **facts
+    )
+    DATASETS.add(name, known)
 
 
 def _drive(key: str) -> str:
@@ -61,7 +65,7 @@ of_class_folders(
     VLCS,
     ("bird", "car", "chair", "dog", "person"),
     Source(
-        "https://openaccess.thecvf.com/content_iccv_2013/html/Fang_Unbiased_Metric_Learning_2013_ICCV_paper.html",
+        "https://github.com/facebookresearch/DomainBed",
         "those of its four sources; for research",
         10_729,
         (VLCS,),

@@ -29,6 +29,12 @@ class Part:
     prepare: Callable[[Path], None] = lambda _: None
     """Turns what was fetched into what is needed."""
 
+    @property
+    def size(self) -> int | None:
+        """Bytes to download, where known."""
+        sizes = [download.size for download in self.downloads]
+        return sum(size for size in sizes if size) if sizes and all(sizes) else None
+
     def look(self, root: Path) -> list[Path] | None:
         """What is needed, in the order of `needs`, from the first place that has all of it."""
         for place in self.places:
@@ -99,8 +105,3 @@ class Source:
     terms: str
     images: int
     parts: tuple[Part, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes that `data get` fetches, if it can."""
-        return sum(download.size or 0 for part in self.parts for download in part.downloads)

@@ -35,8 +35,8 @@ DAT                  68.4 ± 2.0    72.6 ± 1.7  82.0 ± 0.1  42.7 ± 0.7
 Text  mixed  Trained on Mixed-Same, tested on Mixed-Rand (Section 4.2)
 The paper gives no errors here and does not say how models were selected: DomainBed's usual rule is assumed.
 
-dataset=MixedSame  setting=single  train=mixed_same
-algorithm / domain  mixed_rand
+dataset=MixedSame  setting=single  train=Mixed-Same
+algorithm / domain  Mixed-Rand
 ERM                 71.9
 DAT                 72.6
 
