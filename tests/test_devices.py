@@ -7,6 +7,7 @@ import torch
 
 import domainwise as dw
 from domainwise.engine import devices
+from domainwise.nets import build
 
 CPU = torch.device("cpu")
 
@@ -37,3 +38,19 @@ def test_bf16_trains_to_about_the_same(tmp_path: Path) -> None:
         run = dw.Run.plan("BackgroundDigits", "DAT", [0], hparams={"batch_size": 8}, steps=30, precision=precision)
         losses[precision] = dw.train(run, tmp_path, device="cpu").records[-1].loss
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
+
+
+def test_the_mnist_net_in_bf16_computes_what_it_computes_in_float64() -> None:
+    """Outputs and every gradient to bf16's precision (8 bits), over both layouts of memory it passes through."""
+    torch.manual_seed(0)
+    x = torch.rand(6, 2, 28, 28)
+    seen = {}
+    for precision, dtype in (("fp32", torch.float64), ("bf16", torch.float32)):
+        torch.manual_seed(1)
+        network = build("mnist-cnn", (2, 28, 28), 2, precision=precision).to(memory_format=torch.channels_last)
+        images = x.to(dtype).requires_grad_()
+        z = network.to(dtype).represent(images)
+        z.square().sum().backward()
+        seen[precision] = [z, images.grad, *(p.grad for p in network.features.parameters())]
+    for ours, exact in zip(seen["bf16"], seen["fp32"], strict=True):
+        assert (ours - exact).norm() <= 0.05 * exact.norm()
