@@ -30,8 +30,8 @@ class MNISTConvNet(nn.Module):
         bf16_on_cpu = x.is_cpu and torch.is_autocast_enabled("cpu")
         for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             if bf16_on_cpu and number == 0:
-                weight = convolution.weight.contiguous()
-                x = F.conv2d(x.contiguous(), weight, convolution.bias, convolution.stride, convolution.padding)
+                weight, bias = convolution.parameters()
+                x = F.conv2d(x.contiguous(), weight.contiguous(), bias, padding=1)
                 x = norm(F.relu(x, inplace=True)).contiguous(memory_format=torch.channels_last)
             else:
                 x = norm(F.relu(convolution(x), inplace=True))
