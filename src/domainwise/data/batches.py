@@ -6,10 +6,14 @@ import torch
 from torch import Tensor
 
 from domainwise.data.environments import Environments
+from domainwise.data.streaming import DEPTH, Ahead
 
 
 class Batches:
-    """Draws batches from the given rows of each training domain, without a host synchronisation."""
+    """Draws batches from the given rows of each training domain, without a host synchronisation.
+
+    `generator` decides the rows and nothing else, so that rows may be drawn ahead.
+    """
 
     def __init__(
         self,
@@ -19,7 +23,7 @@ class Batches:
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        device = environments.images.device
+        device = environments.device
         sizes = torch.tensor([len(r) for r in rows])
         self.environments, self.batch_size, self.generator, self.dtype = environments, batch_size, generator, dtype
         self.rows = torch.cat(list(rows)).to(device)
@@ -28,8 +32,64 @@ class Batches:
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """One batch: normalised images [E, B, C, H, W] and labels [E, B]."""
+        images, labels = self.next()
+        return self.environments.normalise(images, self.dtype), labels
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """The next batch as it is stored: images, uint8, and labels."""
+        return self.environments.take(self.next_rows())
+
+    def next_rows(self) -> Tensor:
         shape = (len(self.sizes), self.batch_size)
         u = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
-        rows = self.rows[self.starts + (u * self.sizes).long()]
-        environments = self.environments
-        return environments.normalise(environments.images[rows], self.dtype), environments.labels[rows]
+        return self.rows[self.starts + (u * self.sizes).long()]
+
+    def state(self) -> Tensor:
+        """What the batches still to be drawn depend on."""
+        return self.generator.get_state()
+
+    def load_state(self, state: Tensor) -> None:
+        self.generator.set_state(state)
+
+
+class StreamedBatches(Batches):
+    """The same batches, gathered on the host a few ahead; their state is that of the batches taken, not of those."""
+
+    def __init__(
+        self,
+        environments: Environments,
+        rows: Sequence[Tensor],
+        batch_size: int,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(environments, rows, batch_size, generator, dtype)
+        self.ahead = Ahead(environments.device)
+        self.taken = generator.get_state()
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        while len(self.ahead.pending) < DEPTH:
+            self.ahead.put(self._gather)
+        images, labels, self.taken = self.ahead.get()
+        self.ahead.put(self._gather)
+        return images, labels
+
+    def _gather(self) -> tuple[Tensor, Tensor, Tensor]:
+        rows = self.next_rows()
+        return *self.environments.take(rows), self.generator.get_state()
+
+    def state(self) -> Tensor:
+        return self.taken
+
+    def load_state(self, state: Tensor) -> None:
+        self.ahead.clear()
+        self.generator.set_state(state)
+        self.taken = state
+
+
+def batches_of(
+    environments: Environments, rows: Sequence[Tensor], batch_size: int, generator: torch.Generator
+) -> Batches:
+    """Batches from wherever the images live."""
+    kind = StreamedBatches if environments.streamed else Batches
+    return kind(environments, rows, batch_size, generator)

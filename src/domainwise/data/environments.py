@@ -13,6 +13,8 @@ from domainwise.protocol.seeds import permutation
 
 HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
+DEVICE_SHARE = 0.5
+"""The part of a device's free memory that images may take; the rest is for the network at work."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Environments:
     mean: Tensor  # [C, 1, 1], or [D]
     std: Tensor  # [C, 1, 1], or [D]
     absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are not here, and what to do
+    streamed: bool = False
+    """Whether images stay on the host and go to the device, where all else is, as they are needed."""
 
     @classmethod
     def from_arrays(
@@ -152,9 +156,38 @@ class Environments:
         cut = int(held_out * len(rows))
         return {"out": rows[:cut], "in": rows[cut:]}
 
-    def to(self, device: torch.device | str) -> "Environments":
-        moved = {name: getattr(self, name).to(device) for name in ("images", "labels", "mean", "std")}
-        return replace(self, **moved)
+    @property
+    def device(self) -> torch.device:
+        """Where images are needed."""
+        return self.mean.device
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Images (uint8) [..., C, H, W] and labels of rows [...], on the device."""
+        labels = self.labels[rows]
+        if not self.streamed:
+            return self.images.index_select(0, rows.flatten()).view(*rows.shape, *self.shape), labels
+        staged = torch.empty(rows.numel(), *self.shape, dtype=self.images.dtype, pin_memory=self.device.type == "cuda")
+        torch.index_select(self.images, 0, rows.flatten().cpu(), out=staged)
+        return staged.view(*rows.shape, *self.shape).to(self.device, non_blocking=True), labels
+
+    def to(self, device: torch.device | str, *, streamed: bool | None = None) -> "Environments":
+        """On the device: images too where they fit and are not streamed already, unless told."""
+        device = torch.device(device)
+        if streamed is None:
+            streamed = self.streamed or not fits(self.images.nbytes, free_memory(device))
+        moved = {name: getattr(self, name).to(device) for name in ("labels", "mean", "std")}
+        images = self.images if streamed else self.images.to(device)
+        return replace(self, **moved, images=images, streamed=streamed)
+
+
+def fits(size: int, free: int | None) -> bool:
+    """Whether so many bytes of images may live on a device, beside a network at work; the host always has them."""
+    return free is None or size <= DEVICE_SHARE * free
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes a device has left; None for the host."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _as_inputs(x: Any, where: str) -> Tensor:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Environments
+from domainwise.data.streaming import chunks
 from domainwise.runs import Run
 
 Part = tuple[str, str]
@@ -24,7 +25,7 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
         split = environments.split(domain, run.trial, run.held_out)
         for name in ("out",) if domain in run.train_domains and not run.full_curves else ("in", "out"):
             if len(split[name]):
-                parts[domain, name] = split[name].to(environments.images.device)
+                parts[domain, name] = split[name].to(environments.device)
     return parts
 
 
@@ -47,9 +48,8 @@ def judge(
     for (domain, _), rows in parts.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
-        for chunk in rows.split(batch_size):
-            x, y = environments.normalise(environments.images[chunk]), environments.labels[chunk]
-            logits = algorithm.predict(x, number)
+        for images, y in chunks(environments, rows, batch_size):
+            logits = algorithm.predict(environments.normalise(images), number)
             correct = (logits.argmax(1) == y).sum()
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
         totals.append(total / len(rows))

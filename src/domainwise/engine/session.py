@@ -7,7 +7,7 @@ import torch
 
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
-from domainwise.data.batches import Batches
+from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
@@ -32,7 +32,7 @@ class Session:
         torch.manual_seed(seeds.seed("weights", *keys))
         self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
         stream = seeds.generator("batches", *keys, device=device)
-        self.batches = Batches(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream)
+        self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream)
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
         self.seconds = 0.0
@@ -63,7 +63,7 @@ class Session:
             "seconds": self.seconds,
             "loss_sum": self.loss_sum,
             "algorithm": self.algorithm.state(),
-            "batches": self.batches.generator.get_state(),
+            "batches": self.batches.state(),
             "torch": torch.get_rng_state(),
             "cuda": cuda,
         }
@@ -72,7 +72,7 @@ class Session:
         self.next_step, self.seconds = state["next_step"], state["seconds"]
         self.loss_sum.copy_(state["loss_sum"])
         self.algorithm.load_state(state["algorithm"])
-        self.batches.generator.set_state(state["batches"])
+        self.batches.load_state(state["batches"])
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)

@@ -19,9 +19,9 @@ def track_penalties(session: Session, step: int) -> list[PenaltyRecord]:
     records = []
     for number, domain in enumerate(run.train_domains):
         rows = environments.split(domain, run.trial, run.held_out)["in"]
-        rows = rows[permutation(len(rows), "track", run.trial, domain)][:SAMPLES].to(environments.images.device)
-        x, y = environments.normalise(environments.images[rows]), environments.labels[rows]
-        measured = penalties(partial(algorithm.predict, domain=number), x, y)
+        rows = rows[permutation(len(rows), "track", run.trial, domain)][:SAMPLES].to(environments.device)
+        images, y = environments.take(rows)
+        measured = penalties(partial(algorithm.predict, domain=number), environments.normalise(images), y)
         records.append(PenaltyRecord(run.id, step, domain, **asdict(measured)))
     algorithm.train()
     return records

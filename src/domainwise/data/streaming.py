@@ -1,0 +1,79 @@
+"""Data that does not fit the device: gathered on the host, ahead of time, and copied while the device computes.
+
+What is drawn is the same whether images live on the device or stream to it; only where they are gathered differs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from domainwise.data.environments import Environments
+
+DEPTH = 3
+"""Batches that are gathered ahead."""
+
+Tensors = tuple[Tensor, ...]
+
+
+class Ahead:
+    """Jobs done one after another by a background thread, on a CUDA stream of its own; results are taken in order.
+
+    Taking a result makes the device's current stream wait for its copy, never the host. The host waits only where the
+    thread has not yet come so far, which is where gathering is slower than the steps it feeds.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self.pending: deque[Future[tuple[Tensors, torch.cuda.Event | None]]] = deque()
+
+    def put(self, job: Callable[[], Tensors]) -> None:
+        self.pending.append(self.pool.submit(self._do, job))
+
+    def _do(self, job: Callable[[], Tensors]) -> tuple[Tensors, torch.cuda.Event | None]:
+        with torch.cuda.stream(self.stream) if self.stream is not None else nullcontext():
+            return job(), self.stream.record_event() if self.stream is not None else None
+
+    def get(self) -> Tensors:
+        tensors, copied = self.pending.popleft().result()
+        if copied is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(copied)
+            for tensor in tensors:
+                if tensor.is_cuda:
+                    tensor.record_stream(stream)
+        return tensors
+
+    def clear(self) -> None:
+        """Forgets all jobs; when it returns, none is being done."""
+        for job in self.pending:
+            if not job.cancel():
+                job.exception()
+        self.pending.clear()
+
+
+def chunks(environments: Environments, rows: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images (uint8) and labels of the rows, `size` at a time, on the device; gathered ahead if they are streamed."""
+    parts = rows.split(size)
+    if not environments.streamed:
+        yield from map(environments.take, parts)
+        return
+    ahead = Ahead(environments.device)
+    try:
+        for number, part in enumerate(parts):
+            ahead.put(partial(environments.take, part))
+            if number >= DEPTH:
+                yield ahead.get()  # type: ignore[misc]
+        while ahead.pending:
+            yield ahead.get()  # type: ignore[misc]
+    finally:
+        ahead.clear()
+        ahead.pool.shutdown()
