@@ -142,7 +142,6 @@ def run_plans(
             )
         return
     events = launch(runs=runs, settings=settings, **place)
-    settings.check(runs)
     for plan in plans:
         plan.save(settings.out)
     errors_console.print(f"{len(runs)} runs into {settings.out}{note}", soft_wrap=True)

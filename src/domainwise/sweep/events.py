@@ -8,8 +8,8 @@ from pathlib import Path
 from domainwise import files
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
-from domainwise.engine.devices import pick_device
-from domainwise.errors import UserError
+from domainwise.engine.devices import DEVICES, pick_device
+from domainwise.errors import UserError, unknown
 from domainwise.nets.weights import locate
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
@@ -39,9 +39,15 @@ class Settings:
     retry: bool = False
     """Whether runs that failed before are tried again."""
 
-    def check(self, runs: Sequence[Run]) -> None:
-        """Finds what would stop every run, before any is started or anything written."""
-        pick_device(self.device)
+    def check(self, runs: Sequence[Run], *, here: bool = True) -> None:
+        """Finds what would stop every run, before any is started or anything written.
+
+        Runs that are not trained here (from a cluster's login node) look for their device where they are.
+        """
+        if here:
+            pick_device(self.device)
+        elif self.device not in DEVICES:
+            raise unknown("device", self.device, DEVICES)
         needed = {(r.dataset, r.image_size, d) for r in runs for d in (*r.train_domains, *r.test_domains)}
         for dataset, image_size, domain in sorted(needed):
             find_dataset(dataset).load(self.data_root, image_size).rows(domain)
@@ -84,8 +90,8 @@ def failed(out: Path, run: Run, error: Exception) -> Status:
 
 def mark_failed(out: Path, run: Run, reason: str) -> Status:
     """Says in its records that a run was given up, and why."""
-    status = Status(run.id, 0, "failed", " ".join(reason.split())[:500])
     folder = RunFolder(out, run)
     folder.create()
+    status = Status(run.id, folder.last_step() or 0, "failed", " ".join(reason.split())[:500])
     folder.append([status])
     return status

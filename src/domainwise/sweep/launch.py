@@ -20,11 +20,12 @@ def launch(
     address: str | None = None,
     slurm_parameters: Mapping[str, Any] | None = None,
 ) -> Generator[Event]:
-    """Trains the runs there, telling what happens."""
-    if on == "local":
-        return local.execute(runs, settings, workers)
+    """Trains the runs there, telling what happens; what would stop all of them is found before anything is written."""
+    if on not in PLACES:
+        raise unknown("place to run", on, PLACES)
+    settings.check(runs, here=on == "local")
     if on == "ray":
         return ray.execute(runs, settings, address)
     if on == "slurm":
         return slurm.execute(runs, settings, slurm_parameters)
-    raise unknown("place to run", on, PLACES)
+    return local.execute(runs, settings, workers)
