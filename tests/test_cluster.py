@@ -1,18 +1,26 @@
-"""Runs on clusters: a real Ray cluster of two nodes that loses one, and submitit's local executor in place of Slurm."""
+"""Runs on clusters: what the driver does with tasks that are lost, and a real Ray cluster of two nodes that loses one."""
 
+import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 
+from domainwise.claims import Claim
+from domainwise.engine.train import train
 from domainwise.errors import UserError
-from domainwise.records import RunFolder
+from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
+from domainwise.sweep import cluster as cluster_module
 from domainwise.sweep import ray as on_ray
 from domainwise.sweep import slurm
+from domainwise.sweep.cluster import Over, Refused, execute_on
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import Plan
 
@@ -32,8 +40,6 @@ def results(out: Path, runs: list[Run]) -> list[tuple[list[tuple[object, ...]], 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[tuple[object, ...]], str]]:
-    from domainwise.engine.train import train
-
     out = tmp_path_factory.mktemp("undisturbed")
     for run in RUNS:
         train(run, out, device="cpu")
@@ -77,6 +83,7 @@ def test_a_ray_of_our_own_listens_on_the_loopback_only(tmp_path: Path, monkeypat
     asked = {}
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: asked.update(options))
+    monkeypatch.setattr(ray, "cluster_resources", dict)
     on_ray.RayCluster(None)
     assert asked["_node_ip_address"] == "127.0.0.1" and asked["include_dashboard"] is False
 
@@ -90,34 +97,148 @@ def test_without_the_package_one_line_says_what_to_install(
         list(module.execute(RUNS, Settings(tmp_path)))
 
 
-def test_no_cluster_at_an_address_is_an_error(tmp_path: Path) -> None:
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'domainwise[slurm]'")
-    with pytest.raises(UserError, match="no Slurm here"):
-        list(slurm.execute(RUNS, Settings(tmp_path)))
-    with pytest.raises(UserError, match="--slurm"):
-        list(slurm.execute(RUNS, Settings(tmp_path), {"no_such_parameter": 1}, kind="local"))
+@pytest.mark.parametrize(("device", "gpus", "asked"), [("cpu", 2, 0), ("auto", 2, 1), ("auto", 0, 0), ("cuda", 2, 1)])
+def test_a_task_on_ray_gets_a_gpu_where_there_are_some(
+    device: str, gpus: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'domainwise[ray]'")
+    options: dict[str, object] = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0} | ({"GPU": float(gpus)} if gpus else {}))
+    monkeypatch.setattr(ray, "remote", lambda **given: options.update(given) or (lambda task: task))
+    on_ray.RayCluster(None, device)
+    assert options["num_gpus"] == asked
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(UserError, match="no node of this Ray cluster offers a GPU"):
+        on_ray.RayCluster(None, "cuda")
 
 
-def test_jobs_through_submitit_and_a_lost_job_is_submitted_again(undisturbed: object, tmp_path: Path) -> None:
-    """submitit's local executor runs each job in a process of its own, as Slurm would on a node."""
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'domainwise[slurm]'")
-    runs = RUNS[:2]
-    cluster = slurm.SlurmCluster(Settings(tmp_path, "cpu"), {"timeout_min": 5}, kind="local")
-    lost, submit = [], cluster.submit
+# what the driver does, on a cluster that does what it is told
 
-    def lose_the_first(run: Run, settings: Settings) -> None:
-        submit(run, settings)
-        if not lost:
-            lost.append(run)
-            next(iter(cluster.jobs.values()))[0].cancel(check=False)
 
-    cluster.submit = lose_the_first  # type: ignore[method-assign]
-    from domainwise.sweep.cluster import execute_on
+@dataclass
+class Obedient:
+    """Takes one task at a time; what becomes of each is told beforehand."""
 
-    ends = {
-        event.run.id: event.ended.status
-        for event in execute_on(cluster, runs, Settings(tmp_path, "cpu"))
-        if event.ended
+    fates: list[Callable[[Run], Over]]
+    capacity: int = 1
+    poll_seconds: float = 0.0
+    submissions: list[Run] = field(default_factory=list)
+    running: list[Run] = field(default_factory=list)
+    adopted: tuple[Run, ...] = ()
+    closed: bool = False
+
+    def adopt(self, run: Run) -> bool:
+        if run in self.adopted:
+            self.running.append(run)
+        return run in self.adopted
+
+    def submit(self, run: Run, settings: Settings) -> None:
+        self.submissions.append(run)
+        self.running.append(run)
+
+    def finished(self) -> list[Over]:
+        return [self.fates.pop(0)(self.running.pop(0))] if self.running else []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def fates(tmp_path: Path) -> dict[str, Callable[[Run], Over]]:
+    def done(run: Run) -> Over:
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append([Status(run.id, run.steps - 1, "done", "")])
+        return Over(run)
+
+    def saved(run: Run) -> None:
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        before = folder.checkpoint_file.stat().st_mtime_ns if folder.checkpoint_file.exists() else 0
+        folder.checkpoint_file.touch()
+        os.utime(folder.checkpoint_file, ns=(before + 10**9, before + 10**9))
+
+    return {
+        "done": done,
+        "lost": lambda run: Over(run, "its node died"),
+        "time limit": lambda run: saved(run) or Over(run),
+        "cancelled": lambda run: saved(run) or Over(run, "job 7 cancelled", cancelled=True),
     }
-    assert lost and ends == {run.id: "done" for run in runs}
-    assert results(tmp_path, runs) == undisturbed[:2]
+
+
+@pytest.mark.parametrize(
+    ("story", "end", "reason"),
+    [
+        (["lost", "lost", "done"], "done", ""),
+        (["lost", "lost", "lost"], "failed", "lost 3 times, at last: its node died"),
+        (["time limit"] * 7 + ["done"], "done", ""),
+        (["time limit", "lost", "time limit", "lost", "lost"], "failed", "its node died"),
+        (["cancelled"] * 3, "failed", "lost 3 times, at last: job 7 cancelled"),
+    ],
+)
+def test_a_lost_task_is_repeated_within_bounds_and_for_ever_while_it_gets_on(
+    story: list[str], end: str, reason: str, fates: dict[str, Callable[[Run], Over]], tmp_path: Path
+) -> None:
+    obedient = Obedient([fates[word] for word in story])
+    (last,) = execute_on(obedient, RUNS[:1], Settings(tmp_path, "cpu"))
+    assert last.ended.status == end and reason in last.ended.reason
+    assert len(obedient.submissions) == len(story) and obedient.closed
+
+
+def test_a_full_cluster_is_waited_for_but_one_that_takes_nothing_is_an_error(
+    fates: dict[str, Callable[[Run], Over]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obedient = Obedient([fates["done"]] * 3, capacity=3)
+    take = obedient.submit
+
+    def full_with_one(run: Run, settings: Settings) -> None:
+        if obedient.running:
+            raise Refused("no more than one")
+        take(run, settings)
+
+    monkeypatch.setattr(obedient, "submit", full_with_one)
+    ends = [event.run for event in execute_on(obedient, RUNS[:3], Settings(tmp_path, "cpu")) if event.ended]
+    assert ends == RUNS[:3] == obedient.submissions
+
+    def closed(run: Run, settings: Settings) -> None:
+        raise Refused("no such partition")
+
+    monkeypatch.setattr(obedient, "submit", closed)
+    with pytest.raises(UserError, match="no such partition"):
+        list(execute_on(obedient, RUNS[3:], Settings(tmp_path, "cpu")))
+
+
+def test_what_others_do_is_waited_for_and_what_is_queued_is_not_submitted_again(
+    fates: dict[str, Callable[[Run], Over]], tmp_path: Path
+) -> None:
+    held, queued = RUNS[:2]
+    obedient = Obedient([fates["lost"], fates["done"], fates["done"]], adopted=(queued,))
+    folder = RunFolder(tmp_path, held)
+    folder.create()
+    with Claim(folder.path):
+        events = execute_on(obedient, [held, queued], Settings(tmp_path, "cpu"))
+        assert next(events).run == queued and obedient.submissions == [], "adopted twice: it was lost once"
+    assert [event.run for event in events] == [held] and obedient.submissions == [held]
+
+
+def test_an_interrupted_task_is_not_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped_while_loading(*arguments: object, progress: Callable[[int], None], **options: object) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return train(*arguments, progress=progress, **options)
+
+    monkeypatch.setattr(cluster_module, "train", stopped_while_loading)
+    cluster_module.train_task(RUNS[0], Settings(tmp_path, "cpu"))
+    folder = RunFolder(tmp_path, RUNS[0])
+    assert folder.status() is None and folder.load_checkpoint()["next_step"] == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_the_device_is_looked_for_where_runs_are_trained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no CUDA device"):
+        Settings(tmp_path, "cuda").check(RUNS)
+    Settings(tmp_path, "cuda").check(RUNS, here=False)
+    with pytest.raises(UserError, match="unknown device"):
+        Settings(tmp_path, "gpu").check(RUNS, here=False)
+    cluster_module.train_task(RUNS[0], Settings(tmp_path, "cuda"))
+    assert "no CUDA device" in RunFolder(tmp_path, RUNS[0]).status().reason

@@ -5,6 +5,7 @@ may be lost, repeated or started twice without harm. A lost task is submitted ag
 that counts as an attempt, and so does a task that somebody cancelled.
 """
 
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
@@ -14,6 +15,7 @@ from typing import Protocol
 import torch
 
 from domainwise.claims import Busy, holder
+from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, train
 from domainwise.errors import UserError
 from domainwise.records import RunFolder
@@ -62,14 +64,30 @@ class Cluster(Protocol):
 
 
 def train_task(run: Run, settings: Settings) -> None:
-    """One run, wherever this is called, on one thread as everywhere; what goes wrong is written to its records."""
+    """One run, wherever this is called, on one thread as everywhere; what goes wrong is written to its records.
+
+    A request to stop that comes while the data is loaded is heard after the first step.
+    """
     torch.set_num_threads(1)
-    try:
-        train(run, settings.out, device=settings.device, data_root=settings.data_root, retry=settings.retry)
-    except (Busy, Interrupted):
-        return
-    except Exception as error:
-        failed(settings.out, run, error)
+
+    def hear(_: int) -> None:
+        if early.requested:
+            signal.raise_signal(signal.SIGTERM)
+
+    with Interruption() as early:
+        try:
+            train(
+                run,
+                settings.out,
+                device=settings.device,
+                data_root=settings.data_root,
+                retry=settings.retry,
+                progress=hear,
+            )
+        except (Busy, Interrupted):
+            return
+        except Exception as error:
+            failed(settings.out, run, error)
 
 
 def execute_on(cluster: Cluster, runs: Sequence[Run], settings: Settings) -> Generator[Event]:

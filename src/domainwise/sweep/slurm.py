@@ -57,7 +57,7 @@ def train_job(run: Run, settings: Settings) -> None:
     import submitit
 
     warning = signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]
-    signal.signal(warning, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    signal.signal(warning, lambda *_: signal.raise_signal(signal.SIGTERM))
     train_task(run, settings)
 
 
