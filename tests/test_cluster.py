@@ -1,4 +1,4 @@
-"""Runs on clusters: what the driver does with tasks that are lost, and a real Ray cluster of two nodes that loses one."""
+"""Runs on clusters: what a driver does with tasks that are lost, and a real Ray cluster of two nodes that loses one."""
 
 import os
 import signal
@@ -133,7 +133,7 @@ class Obedient:
             self.running.append(run)
         return run in self.adopted
 
-    def submit(self, run: Run, settings: Settings) -> None:
+    def submit(self, run: Run, settings: Settings) -> None:  # noqa: ARG002 (a cluster's)
         self.submissions.append(run)
         self.running.append(run)
 

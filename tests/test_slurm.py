@@ -95,9 +95,7 @@ def test_the_warning_before_the_time_limit_saves_and_the_next_job_goes_on(
     assert folder.status().status == "done"
 
 
-def test_mistakes_are_one_line_each(
-    some_slurm: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line_each(some_slurm: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sweep", "--dataset", "BackgroundDigits", "--on", "slurm", "--out", str(tmp_path / "out")]
     for options, said in (
         (("--slurm", "slurm_partition=nowhere"), "refused.*Invalid partition"),
@@ -118,7 +116,7 @@ def test_no_slurm_and_a_silent_one_are_errors(tmp_path: Path, monkeypatch: pytes
     commands = fake_slurm.install(tmp_path)
     (commands / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact' >&2; exit 1\n")
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.defpath}")
-    with pytest.raises(UserError, match="does not answer .*Unable to contact"):
+    with pytest.raises(UserError, match=r"does not answer .*Unable to contact"):
         slurm.execute([LONG], Settings(tmp_path))
 
 
@@ -130,6 +128,6 @@ def test_jobs_for_a_gpu_ask_for_one(
     device: str, given: dict[str, object], asked: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: dict[str, object] = {}
-    monkeypatch.setattr(slurm, "SlurmCluster", lambda settings, parameters: wanted.update(parameters))
+    monkeypatch.setattr(slurm, "SlurmCluster", lambda _, parameters: wanted.update(parameters))
     slurm.execute([LONG], Settings(tmp_path, device), given)
     assert wanted.get("gpus_per_node") == asked

@@ -142,9 +142,7 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def execute(
-    runs: Sequence[Run], settings: Settings, parameters: Mapping[str, Any] | None = None
-) -> Generator[Event]:
+def execute(runs: Sequence[Run], settings: Settings, parameters: Mapping[str, Any] | None = None) -> Generator[Event]:
     """Trains all runs that have not ended yet as Slurm jobs; `parameters` are submitit's (timeout_min, ...)."""
     gpu = {"gpus_per_node": 1} if settings.device == "cuda" and not _asks_for_gpus(parameters or {}) else {}
     wanted = {"timeout_min": 24 * 60, **gpu, **(parameters or {})}
