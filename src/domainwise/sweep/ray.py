@@ -37,7 +37,7 @@ class RayCluster:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 first = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UserError(f"--address {address}: no Ray cluster there ({first})") from None
-        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
         if device == "cuda" and not has_gpus:
             raise UserError("--device cuda: no node of this Ray cluster offers a GPU; use --device cpu")
         gpus = int(has_gpus and device != "cpu")  # without one, Ray hides the node's GPUs from the task
