@@ -198,7 +198,7 @@ def test_the_command_writes_a_grid(
     ("arguments", "words"),
     [
         (["--out", "grid.gif"], "ends in .png, .pdf or .svg"),
-        (["--images", "no.png"], "no.png is no readable image (not found)"),
+        (["--images", "no.png"], "no.png is no readable image (No such file or directory)"),
         (["--images", __file__], "no readable image"),
         (["--layer", "nowhere"], "unknown layer"),
     ],

@@ -72,8 +72,6 @@ def _failures_named() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except FileNotFoundError:
-        raise BadImage("not found") from None
     except UnidentifiedImageError:
         raise BadImage("not an image of a known format") from None
     except (BadImage, MemoryError):
