@@ -6,7 +6,19 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from domainwise.cli import cam, data, demo, listing, perturbations, reproduce, sweep, table, theory, train
+from domainwise.cli import (
+    cam,
+    data,
+    demo,
+    listing,
+    perturbations,
+    predict,
+    reproduce,
+    sweep,
+    table,
+    theory,
+    train,
+)
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -20,6 +32,8 @@ app = typer.Typer(
 )
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=predict.EXAMPLES)(predict.predict)
+app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)

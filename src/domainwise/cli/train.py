@@ -42,7 +42,9 @@ def train(
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     track: Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for this and other runs.")] = Path("runs/train"),
+    out: Annotated[
+        Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
+    ] = Path("runs/train"),
     data_root: DataRoot = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -50,10 +52,12 @@ def train(
 ) -> None:
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
     from domainwise.claims import Busy
+    from domainwise.data import find_dataset
     from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
     from domainwise.nets.weights import planned
     from domainwise.runs import Run
+    from domainwise.shipping.fit import trained_model
 
     run = Run.plan(
         dataset,
@@ -89,6 +93,9 @@ def train(
     finally:
         if bar.live.is_started:
             bar.stop()
+    if outcome.status.status == "done":
+        data = find_dataset(run.dataset).load(data_root, run.image_size)
+        trained_model(outcome, data, device).save(out)
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     if as_json:
         final = [{"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in last]
@@ -107,7 +114,7 @@ def train(
             seen = "unseen" if r.domain in run.test_domains else "trained on"
             table.add_row(f"{r.domain} ({seen})", r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
         console.print(table)
-        console.print(f"Records and model: {outcome.folder}")
+        console.print(f"Model: {out} (for predict, evaluate, export, drift). Records: {outcome.folder}", soft_wrap=True)
     if outcome.status.status != "done":
         errors_console.print(f"{run} {outcome.status.status}: {outcome.status.reason}")
         raise typer.Exit(1)

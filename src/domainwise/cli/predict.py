@@ -1,0 +1,139 @@
+"""`domainwise predict` and `domainwise evaluate`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
+from domainwise.errors import UserError
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise predict runs/train photo.jpg[/]"
+    "   ·   [bold]domainwise predict runs/train new_camera/ 'more/*.png' --csv predictions.csv[/]"
+)
+EVALUATE_EXAMPLES = (
+    "Examples:  [bold]domainwise evaluate runs/train --data photos/[/]"
+    "   ·   [bold]domainwise evaluate runs/train --data BackgroundDigits --json[/]"
+)
+
+CLASSES_SHOWN = 10
+"""More than these do not fit a terminal; --json has them all."""
+
+ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
+
+
+def predict(
+    model: ModelFolder,
+    images: Images,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write file, class and all probabilities here instead.")
+    ] = None,
+    domain: Annotated[str | None, typer.Option(help="The training domain all images come from (MTL uses it).")] = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
+) -> None:
+    """Say what images show: one line per image, tab-separated: file, class, probability.
+
+    An image that cannot be read is named on standard error and left out; the exit status is then 1.
+    """
+    from domainwise import files
+    from domainwise.shipping.folder import load
+    from domainwise.shipping.stream import find_images, predictions, read_batches
+
+    loaded = load(model, device=device)
+    found = find_images(images)
+    if csv_file is not None:
+        if csv_file.is_dir():
+            raise UserError(f"--csv {csv_file} is a folder: name a file")
+        files.writable_folder(csv_file.parent)
+    if loaded.in_groups:
+        errors_console.print(
+            f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
+            "give images of one domain at a time"
+        )
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    silent = not errors_console.is_terminal or (console.is_terminal and csv_file is None)  # the lines tell
+    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
+    rows = io.StringIO(newline="")
+    table = csv.writer(rows, lineterminator="\n")
+    table.writerow(["file", "class", "confidence", *loaded.classes])
+    unreadable = 0
+    with bar:
+        task = bar.add_task("predicting", total=len(found))
+        for batch in read_batches(found, loaded):
+            for line in batch.unreadable:
+                errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+            unreadable += len(batch.unreadable)
+            for one in predictions(loaded, batch, domain):
+                if csv_file is not None:
+                    table.writerow(
+                        [one.file, one.label, f"{one.confidence:.6g}", *(f"{p:.6g}" for p in one.probabilities)]
+                    )
+                elif as_json:
+                    told = dict(zip(loaded.classes, one.probabilities, strict=True))
+                    _print({"file": str(one.file), "class": one.label, "probabilities": told})
+                else:
+                    console.file.write(f"{one.file}\t{one.label}\t{one.confidence:.4f}\n")
+            bar.advance(task, len(batch.files) + len(batch.unreadable))
+    if csv_file is not None:
+        with files.atomic(csv_file) as file:
+            file.write(rows.getvalue().encode(errors="surrogateescape"))
+        console.print(f"{len(found) - unreadable} predictions: {csv_file}", soft_wrap=True, highlight=False)
+    if unreadable:
+        errors_console.print(f"{unreadable} of {len(found)} images could not be read; the rest were predicted")
+        raise typer.Exit(1)
+
+
+def _print(value: Any) -> None:
+    console.file.write(json.dumps(value) + "\n")
+
+
+def evaluate(
+    model: ModelFolder,
+    data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Judge a model on labelled domains: accuracy per domain and class, and where it is worst."""
+    from domainwise.shipping.folder import load
+    from domainwise.shipping.source import source
+
+    loaded = load(model, device=device)
+    if loaded.card.vectors:
+        raise UserError(f"this model reads rows of {loaded.card.shape[0]} numbers, not images: use it from Python")
+    environments = source(data, data_root, loaded.card.shape[-1]).environments
+    result = loaded.evaluate(environments)
+    if as_json:
+        print_json(result.as_json())
+        return
+    table = Table(title=f"Accuracy of {model} on {escape(environments.name)}, per cent", caption=_caption(loaded))
+    table.add_column("domain", overflow="fold")
+    shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
+    for heading in ("images", "all", *map(escape, shown)):
+        table.add_column(heading, justify="right")
+    for domain, score in result.domains.items():
+        cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
+        seen = " (trained on)" if score.trained_on else ""
+        table.add_row(escape(domain) + seen, str(score.samples), f"{100 * score.accuracy:.1f}", *cells)
+    console.print(table)
+    domain, name, value = result.worst_class
+    console.print(
+        f"Average over domains {100 * result.average:.1f} %; worst domain {result.worst_domain} "
+        f"({100 * result.accuracy[result.worst_domain]:.1f} %); worst class {name} in {domain} ({100 * value:.1f} %).",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _caption(loaded: Any) -> str:
+    return escape(f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}")
