@@ -13,6 +13,7 @@ from domainwise.cli import (
     listing,
     perturbations,
     predict,
+    report,
     reproduce,
     sweep,
     table,
@@ -38,6 +39,7 @@ app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
 app.command(epilog=table.EXAMPLES)(table.table)
+app.command(epilog=report.EXAMPLES)(report.report)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)

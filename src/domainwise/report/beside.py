@@ -7,7 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.paper.tables import Published, find_table
+from domainwise.data import DATASETS
+from domainwise.paper import presets
+from domainwise.paper.tables import TABLES, PaperTable, Published, find_table
 from domainwise.report.formats import bars
 from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.sweep.collection import Collection
@@ -54,14 +56,51 @@ def _match(cell: Published, ours: list[AccuracyTable]) -> Comparison:
     for table in sorted(ours, key=lambda table: -max(row.steps for row in table.rows)):
         if (table.dataset, table.setting) != (cell.dataset, cell.setting):
             continue
-        variants = [cell.variant] if cell.variant else ["paper", ""]
-        names = [f"{cell.algorithm} ({variant})" if variant else cell.algorithm for variant in variants]
-        for name in names:
+        for name in _names(cell):
             for row in table.rows:
                 value = _value(row, table, cell) if row.method == name else None
                 if value is not None:
                     return Comparison(cell, *value, row.draws, row.trials, row.steps)
     return Comparison(cell)
+
+
+def printed_beside(table: AccuracyTable) -> dict[tuple[str, str], tuple[Published, PaperTable]]:
+    """{(method, column or "average"): what the paper prints for it under the same rule, and where}.
+
+    Of several tables the one with our network comes first, then the one that gives every domain.
+    """
+    found: dict[tuple[str, str], tuple[Published, PaperTable]] = {}
+    for paper in sorted(TABLES, key=lambda paper: _distance(paper, table)):
+        for cell in paper.published:
+            if (cell.dataset, cell.setting, _rule(cell.selection)) != (table.dataset, table.setting, table.selection):
+                continue
+            for row in table.rows:
+                column = _column(cell)
+                if row.method in _names(cell) and column in (*row.cells, "average"):
+                    found.setdefault((row.method, column), (cell, paper))
+    return found
+
+
+def _distance(paper: PaperTable, table: AccuracyTable) -> tuple[bool, bool]:
+    own = [cell for cell in paper.published if cell.dataset == table.dataset]
+    if not own:
+        return True, True
+    network = presets.network(paper, presets.Cell(table.dataset, own[0].algorithm, table.setting, ""))
+    usual = DATASETS.find(table.dataset).network if table.dataset in DATASETS else None
+    return (network or usual) != table.network, all(cell.domain == "average" for cell in own)
+
+
+def _column(cell: Published) -> str:
+    """Where a printed number belongs in a table of ours."""
+    if cell.train is not None:
+        return f"{cell.train} → {cell.domain}"
+    return "average" if cell.setting == "single" else cell.domain
+
+
+def _names(cell: Published) -> list[str]:
+    """What our row for a printed one may be called, best first."""
+    variants = [cell.variant] if cell.variant else ["paper", ""]
+    return [f"{cell.algorithm} ({variant})" if variant else cell.algorithm for variant in variants]
 
 
 def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, float | None] | None:
@@ -70,13 +109,12 @@ def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, floa
         own = [row.cells.get(column) for column in table.columns if column.startswith(f"{cell.train} → ")]
         known = [value.mean for value in own if value is not None]
         return (sum(known) / len(known), None) if known and len(known) == len(own) else None
-    column = f"{cell.train} → {cell.domain}" if cell.train else cell.domain
-    whole = cell.domain == "average" or (cell.setting == "single" and cell.train is None)
-    value = row.average if whole else row.cells.get(column)
+    column = _column(cell)
+    value = row.average if column == "average" else row.cells.get(column)
     return (value.mean, value.error) if value is not None else None
 
 
-def _printed(mean: float | None, error: float | None) -> str:
+def printed(mean: float | None, error: float | None) -> str:
     if mean is None:
         return "not run"
     return f"{mean:.1f}" if error is None else f"{mean:.1f} ± {error:.1f}"
@@ -85,7 +123,7 @@ def _printed(mean: float | None, error: float | None) -> str:
 def _lines(rows: list[Comparison]) -> list[list[str]]:
     lines = []
     for row in rows:
-        paper, ours = _printed(row.paper.mean, row.paper.error), _printed(row.mean, row.error)
+        paper, ours = printed(row.paper.mean, row.paper.error), printed(row.mean, row.error)
         gap = f"{row.mean - row.paper.mean:+.1f}" if row.mean is not None else ""
         lines.append([row.paper.dataset, row.method, row.place, row.paper.selection, paper, ours, gap, row.effort])
     return lines

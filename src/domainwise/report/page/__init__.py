@@ -1,0 +1,5 @@
+"""The page: all that a folder of runs tells, in one HTML file that needs nothing else."""
+
+from domainwise.report.page.write import write_page
+
+__all__ = ["write_page"]

@@ -1,0 +1,155 @@
+"""Geometry of the page's small drawings: error bars in tables, and panels of accuracy curves. Templates draw it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from domainwise.protocol.selection import Choice, Curve
+from domainwise.report.statistics import Choices
+
+WIDTH, HEIGHT = 270, 190
+LEFT, RIGHT, TOP, BOTTOM = 30, 10, 8, 24
+POINTS = 100
+"""Longer curves are thinned to this many points."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a number lies between two places."""
+
+    low: float
+    high: float
+    start: float = 4.0
+    end: float = 96.0
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> "Scale":
+        """Just wide enough for these values."""
+        known = list(values)
+        low, high = min(known), max(known)
+        return cls(low, high) if high > low else cls(low - 1, high + 1)
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A mean and its standard error on a scale, with what it is compared to."""
+
+    left: float
+    at: float
+    right: float
+    mark: float | None = None
+
+    @classmethod
+    def of(cls, scale: Scale, mean: float, error: float | None, mark: float | None = None) -> "Bar":
+        spread = error or 0.0
+        place = None if mark is None else scale(mark)
+        return cls(scale(mean - spread), scale(mean), scale(mean + spread), place)
+
+
+@dataclass(frozen=True)
+class Course:
+    """One method's accuracy on one unseen domain over the steps: mean, standard error, and the selected points."""
+
+    method: str
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    error: tuple[float, ...]
+    chosen: tuple[tuple[int, float, int], ...]
+    """(step, accuracy, trial)."""
+
+
+def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str) -> Course:
+    """Over the selected run of every trial; at each step, over the trials that reached it."""
+    values: dict[int, list[float]] = {}
+    for curve, _ in curves:
+        for step, accuracy in zip(curve.steps, curve.accuracy[unseen, "in"], strict=True):
+            values.setdefault(step, []).append(100 * float(accuracy))
+    steps = sorted(values)
+    if len(steps) > POINTS:
+        steps = [steps[i] for i in np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
+    mean = tuple(float(np.mean(values[step])) for step in steps)
+    error = tuple(float(np.std(values[step]) / len(values[step]) ** 0.5) for step in steps)
+    chosen = tuple((choice.step, 100 * choice.accuracy, choice.run.trial) for _, choice in curves)
+    return Course(method, tuple(steps), mean, error, chosen)
+
+
+def courses(curves: Sequence[Curve], found: Choices, columns: Sequence[str]) -> dict[str, list[Course]]:
+    """{column: a course per method that has one}, from what a rule chose."""
+    by_run = {curve.run.id: curve for curve in curves}
+    result: dict[str, list[Course]] = {}
+    for column in columns:
+        for method, own in found.items():
+            if column in own:
+                pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(own[column].items())]
+                result.setdefault(column, []).append(course(method, pairs, column.split(" → ")[-1]))
+    return result
+
+
+@dataclass(frozen=True)
+class Line:
+    """A course as SVG paths."""
+
+    method: str
+    path: str
+    band: str
+    chosen: tuple[tuple[float, float, str], ...]
+    """(x, y, words)."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The curves of one unseen domain, with axes."""
+
+    title: str
+    lines: tuple[Line, ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+def panels(by_column: dict[str, list[Course]]) -> list[Panel]:
+    """A panel per unseen domain on common axes; what came before training began may lie below them."""
+    everything = [one for own in by_column.values() for one in own]
+    last = max((one.steps[-1] for one in everything), default=0) or 1
+    low, high = _range(everything)
+    x = Scale(0, last, LEFT, WIDTH - RIGHT)
+    y = Scale(low, high, HEIGHT - BOTTOM, TOP)
+    x_ticks = tuple(
+        (x(tick), f"{tick:g}") for tick in MaxNLocator(4, integer=True).tick_values(0, last) if tick <= last
+    )
+    y_ticks = tuple((y(tick), f"{tick:g}") for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high)
+    return [
+        Panel(column, tuple(_line(one, x, y) for one in own), x_ticks, y_ticks) for column, own in by_column.items()
+    ]
+
+
+def _ticks(scale: Scale, about: int) -> tuple[tuple[float, str], ...]:
+    """Round numbers within a scale, and where they lie."""
+    values = MaxNLocator(about).tick_values(scale.low, scale.high)
+    return tuple((scale(tick), f"{tick:g}") for tick in values if scale.low <= tick <= scale.high)
+
+
+def _range(everything: Sequence[Course]) -> tuple[float, float]:
+    """Of all means and chosen points, but for the first evaluation where there are several: it is chance."""
+    values = [value for one in everything for value in one.mean[min(1, len(one.mean) - 1) :]]
+    values += [accuracy for one in everything for _, accuracy, _ in one.chosen]
+    low, high = min(values, default=0.0), max(values, default=100.0)
+    margin = 0.05 * (high - low) or 1.0
+    return max(0.0, low - margin), min(100.0, high + margin)
+
+
+def _line(one: Course, x: Scale, y: Scale) -> Line:
+    def path(values: Iterable[float], steps: Iterable[int]) -> str:
+        return "L".join(f"{x(step):g},{y(value):g}" for step, value in zip(steps, values, strict=True))
+
+    upper = [mean + error for mean, error in zip(one.mean, one.error, strict=True)]
+    lower = [mean - error for mean, error in zip(one.mean, one.error, strict=True)]
+    band = f"M{path(upper, one.steps)}L{path(lower[::-1], one.steps[::-1])}Z" if any(one.error) else ""
+    words = "{}, trial {}: {:.1f} % at step {}"
+    chosen = tuple((x(s), y(a), words.format(one.method, trial, a, s)) for s, a, trial in one.chosen)
+    return Line(one.method, f"M{path(one.mean, one.steps)}", band, chosen)

@@ -1,0 +1,91 @@
+"""Puts the parts together and writes the file."""
+
+import re
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from domainwise import files
+from domainwise.errors import UserError
+from domainwise.protocol.selection import RULES
+from domainwise.registry import first_line
+from domainwise.report.page import drawing
+from domainwise.report.page.progress import progress
+from domainwise.report.page.results import Section, colours, sections
+from domainwise.sweep.collection import Collection
+from domainwise.sweep.domainbed import RESULTS, collect_any
+
+NAME = "report.html"
+USUAL_RULE = "training-domain"
+
+
+def write_page(folder: Path, out: Path | None = None, *, baseline: str = "ERM") -> tuple[Path, Collection]:
+    """Writes the page of a folder of runs, whole or not at all; returns where it is and what it was made from."""
+    collection = collect_any(folder)
+    if not collection.runs:
+        raise UserError(f"{folder} holds no run: give the folder of a sweep, a training or DomainBed's output")
+    path = out or folder / NAME
+    text = render(folder, collection, baseline)
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is not a folder: choose another file with --out")
+    with files.atomic(path) as file:
+        file.write(text.encode())
+    return path, collection
+
+
+def render(folder: Path, collection: Collection, baseline: str = "ERM") -> str:
+    """The page as text. The same records give the same page."""
+    shown = sections(collection, baseline)
+    rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
+    environment = Environment(
+        loader=PackageLoader("domainwise.report", "page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    sources = {name: Markup(environment.loader.get_source(environment, f"page.{name}")[0]) for name in ("css", "js")}  # type: ignore[union-attr]
+    facts: dict[str, Any] = {
+        "title": folder.resolve().name,
+        "summary": summary(collection, shown),
+        "sections": shown,
+        "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
+        "rule": USUAL_RULE if USUAL_RULE in rules else next(iter(rules), ""),
+        "colours": colours(shown),
+        "progress": progress(folder, collection),
+        "notes": collection.notes,
+        "version": installed_version(),
+        "updated": last_change(folder),
+        "drawing": drawing,
+    }
+    return environment.get_template("page.html").render(**facts, **sources)
+
+
+def summary(collection: Collection, shown: list[Section]) -> str:
+    datasets = dict.fromkeys(section.title for section in shown)
+    algorithms = dict.fromkeys(run.algorithm for run in collection.runs)
+    parts = [counted(len(collection.runs), "run"), counted(len(algorithms), "algorithm"), ", ".join(datasets)]
+    return " · ".join(part for part in parts if part)
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def installed_version() -> str:
+    try:
+        return version("domainwise")
+    except PackageNotFoundError:
+        return ""
+
+
+def last_change(folder: Path) -> str:
+    """When a run last wrote something: like the page itself it changes with the records only."""
+    names = ("records.jsonl", RESULTS)
+    found = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+    latest = max((path.stat().st_mtime for path in found), default=None)
+    return "" if latest is None else f"{datetime.fromtimestamp(latest, UTC):%Y-%m-%d %H:%M} UTC"

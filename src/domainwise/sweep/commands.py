@@ -1,0 +1,62 @@
+"""The command that would make a plan, or one run, again: what a report tells its reader to type."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from domainwise.errors import UserError
+from domainwise.protocol.spaces import Value
+from domainwise.runs import Run
+from domainwise.sweep.plan import Plan
+
+OPTIONS = {"draws": "hparams"}
+"""Fields whose option has another name."""
+
+
+def sweep_command(plan: Plan, out: Path) -> str | None:
+    """`domainwise sweep` with what differs from its defaults; None for a plan that only `reproduce` can make."""
+    if plan.ranges or plan.variant:
+        return None
+    options = [option for field in fields(plan) for option in _option(field, getattr(plan, field.name))]
+    return shlex.join(["domainwise", "sweep", *options, "--out", str(out)])
+
+
+def _option(field: Field[Any], value: Any) -> Iterator[str]:
+    default = field.default if field.default is not MISSING else None
+    name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
+    if value == default or value == ():
+        return
+    if isinstance(value, Mapping):
+        yield from _hparams(value)
+    elif value is True:
+        yield name
+    else:
+        yield from (name, ",".join(value) if isinstance(value, tuple) else str(value))
+
+
+def train_command(run: Run, out: Path) -> str | None:
+    """`domainwise train` that makes exactly this run; None if its options cannot (checked by the run's identity)."""
+    facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
+    facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
+    domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
+    try:
+        plain = Run.plan(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
+        own = {name: value for name, value in run.hparams.items() if plain.hparams.get(name) != value}
+        same = Run.plan(run.dataset, run.algorithm, run.test_domains, **domains, **facts, hparams=own)
+    except UserError:
+        return None
+    if same.id != run.id:
+        return None
+    words = ["domainwise", "train", "--dataset", run.dataset, "--algorithm", run.algorithm]
+    for option, names in (("test-domain", run.test_domains), ("train-domain", run.train_domains), ("track", run.track)):
+        words += [word for name in names for word in (f"--{option}", name)]
+    words += _hparams(own)
+    words += [word for name, value in facts.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return shlex.join([*words, "--out", str(out)])
+
+
+def _hparams(values: Mapping[str, Value]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from ("--hparam", f"{name}={'null' if value is None else value}")
