@@ -21,6 +21,24 @@ def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert devices.pick_device("auto").type == "cuda" and devices.pick_device("cpu") == CPU
 
 
+@pytest.mark.parametrize("here", [False, True], ids=["no GPU here", "a GPU here"])
+def test_auto_is_tf32_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: here)
+    assert devices.pick_precision("auto", "cpu") == "fp32"
+    assert devices.pick_precision("auto", "auto") == ("tf32" if here else "fp32")
+    assert devices.pick_precision("auto", "cuda") == "tf32", "a cluster's login node may have none"
+    assert devices.pick_precision("bf16", "cpu") == "bf16"
+    with pytest.raises(dw.UserError, match="unknown precision 'fp8'"):
+        devices.pick_precision("fp8", "cpu")
+
+
+def test_tf32_is_refused_on_a_cpu(tmp_path: Path) -> None:
+    run = dw.Run.plan("BackgroundDigits", "ERM", [0], steps=1, precision="tf32")
+    with pytest.raises(dw.UserError, match="--precision tf32: this cpu has no TF32; use --precision fp32"):
+        dw.train(run, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists(), "nothing half-written"
+
+
 def test_bf16_is_refused_where_the_hardware_lacks_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "_has_bf16", lambda _: False)
     devices.check_precision("fp32", CPU)

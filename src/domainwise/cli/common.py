@@ -24,6 +24,8 @@ errors_console = _console(stderr=True)
 """Progress and errors go here, so that standard output is clean for scripts."""
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
+FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Weights = Annotated[

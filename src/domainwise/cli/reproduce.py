@@ -1,12 +1,24 @@
 """`domainwise reproduce`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import DataRoot, Device, Json, Seed, Weights, console, names, parse_hparams, print_json
-from domainwise.cli.sweep import Address, DryRun, On, Retry, Slurm, Workers, run_plans
+from domainwise.cli.common import (
+    DataRoot,
+    Device,
+    Json,
+    Precision,
+    Seed,
+    Weights,
+    console,
+    names,
+    parse_hparams,
+    print_json,
+)
+from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, parse_per_gpu, run_plans
 
 EXAMPLES = (
     "Examples:  [bold]domainwise reproduce table1 --dataset ColoredMNIST --algorithms ERM,DAT --hparams 4[/]   ·   "
@@ -25,6 +37,8 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Folder [default: runs/TABLE].")] = None,
     on: On = "local",
     workers: Workers = None,
+    per_gpu: PerGpu = "auto",
+    precision: Precision = "auto",
     address: Address = None,
     slurm: Slurm = None,
     dry_run: DryRun = False,
@@ -35,6 +49,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Plan and run a table of the paper from its presets, then put our numbers beside its own, cell by cell."""
+    from domainwise.engine.devices import pick_precision
     from domainwise.nets.weights import planned
     from domainwise.paper.presets import reproduction, shrinkage
     from domainwise.paper.tables import find_table
@@ -53,12 +68,15 @@ def reproduce(
         seed=seed,
         weights=planned("", weights, data_root),
     )
+    precision = pick_precision(precision, device)
+    plans = [replace(plan, precision=precision) for plan in plans]
     folder = out or Path("runs") / found.label
     short = shrinkage(found, plans)
     note = f" ({short}: smaller than the paper's search)" if short else " (the paper's full search)"
     place = {
         "on": on,
         "workers": workers,
+        "per_gpu": parse_per_gpu(per_gpu),
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }

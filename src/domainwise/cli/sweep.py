@@ -15,7 +15,9 @@ from rich.live import Live
 from domainwise.cli.common import (
     DataRoot,
     Device,
+    FullCurves,
     Json,
+    Precision,
     Seed,
     Weights,
     console,
@@ -34,7 +36,8 @@ STATUS_EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold
 WATCH_SECONDS = 2.0
 
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
-Workers = Annotated[int | None, typer.Option(help="Runs at once on this machine [default: one per core].", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Processes on this machine [default: one per core or GPU].", min=1)]
+PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join [default: start one on the loopback].")]
 Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
@@ -57,12 +60,14 @@ def sweep(
     evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
     network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
     weights: Weights = "",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    precision: Precision = "auto",
+    full_curves: FullCurves = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
         "runs/sweep"
     ),
     on: On = "local",
     workers: Workers = None,
+    per_gpu: PerGpu = "auto",
     address: Address = None,
     slurm: Slurm = None,
     dry_run: DryRun = False,
@@ -73,6 +78,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
+    from domainwise.engine.devices import pick_precision
     from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import Plan
@@ -90,13 +96,15 @@ def sweep(
         evaluate_every=evaluate_every,
         network=network,
         seed=seed,
-        precision=precision,
+        precision=pick_precision(precision, device),
+        full_curves=full_curves,
         weights=planned(network or "", weights, data_root),
         hparams=parse_hparams(hparam or []),
     )
     place = {
         "on": on,
         "workers": workers,
+        "per_gpu": parse_per_gpu(per_gpu),
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
@@ -164,6 +172,15 @@ def run_plans(
     list_failures(stands)
     if stands.failed:
         raise typer.Exit(1)
+
+
+def parse_per_gpu(text: str) -> int | None:
+    """ "auto" -> None, "4" -> 4."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"--per-gpu {text}: give a number of runs, or auto")
+    return int(text)
 
 
 def list_failures(stands: Any) -> None:

@@ -10,7 +10,9 @@ from rich.table import Table
 from domainwise.cli.common import (
     DataRoot,
     Device,
+    FullCurves,
     Json,
+    Precision,
     Seed,
     Weights,
     console,
@@ -40,7 +42,8 @@ def train(
     ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    precision: Precision = "auto",
+    full_curves: FullCurves = False,
     track: Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")] = None,
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
@@ -53,6 +56,7 @@ def train(
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
     from domainwise.claims import Busy
     from domainwise.data import find_dataset
+    from domainwise.engine.devices import pick_precision
     from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
     from domainwise.nets.weights import planned
@@ -71,7 +75,8 @@ def train(
         draw=draw,
         trial=trial,
         seed=seed,
-        precision=precision,
+        precision=pick_precision(precision, device),
+        full_curves=full_curves,
         track=track or [],
         weights=planned(network or "", weights, data_root),
     )

@@ -18,10 +18,10 @@ def pick_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def pick_precision(name: str, device: torch.device) -> str:
-    """`auto` is tf32 on a GPU and fp32 elsewhere."""
+def pick_precision(name: str, device: str) -> str:
+    """`auto` is tf32 on a GPU and fp32 elsewhere; a GPU asked for by name may be on another machine."""
     if name == "auto":
-        return "tf32" if device.type == "cuda" else "fp32"
+        return "tf32" if device == "cuda" or pick_device(device).type == "cuda" else "fp32"
     if name not in PRECISIONS:
         raise unknown("precision", name, ("auto", *PRECISIONS))
     return name

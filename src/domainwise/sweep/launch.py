@@ -17,6 +17,7 @@ def launch(
     settings: Settings,
     *,
     workers: int | None = None,
+    per_gpu: int | None = None,
     address: str | None = None,
     slurm_parameters: Mapping[str, Any] | None = None,
 ) -> Generator[Event]:
@@ -28,4 +29,4 @@ def launch(
         return ray.execute(runs, settings, address)
     if on == "slurm":
         return slurm.execute(runs, settings, slurm_parameters)
-    return local.execute(runs, settings, workers)
+    return local.execute(runs, settings, workers, per_gpu)

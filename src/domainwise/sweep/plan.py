@@ -51,6 +51,7 @@ class Plan:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     variant: str = ""
     weights: str = ""
+    full_curves: bool = False
 
     def __post_init__(self) -> None:
         data = self._data
@@ -130,6 +131,7 @@ class Plan:
             setting=self.setting,
             variant=self.variant or ("paper" if self.space == "paper" else ""),
             weights=self.weights,
+            full_curves=self.full_curves,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:
