@@ -9,6 +9,7 @@ from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Dataset, find_dataset, title
+from domainwise.data.augment import check_augmentation
 from domainwise.data.environments import HELD_OUT
 from domainwise.engine.devices import PRECISIONS
 from domainwise.errors import UserError, unknown
@@ -138,7 +139,7 @@ class Run:
             setting,
             variant,
             planned(chosen, weights),
-            data.augmentation if augmentation is None else augmentation,
+            check_augmentation(data.augmentation if augmentation is None else augmentation, data.shape, data.name),
             data.sized(image_size),
             full_curves,
         )

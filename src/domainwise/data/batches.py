@@ -1,6 +1,6 @@
 """Minibatches [E, B, C, H, W]: B images of each of E training domains, drawn with replacement on the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from domainwise.data.streaming import DEPTH, Ahead
 class Batches:
     """Draws batches from the given rows of each training domain, without a host synchronisation.
 
-    `generator` decides the rows and nothing else, so that rows may be drawn ahead.
+    `generator` decides the rows and nothing else, so that rows may be drawn ahead. `prepare` makes of uint8 images what
+    the network sees; without it they are only normalised.
     """
 
     def __init__(
@@ -21,19 +22,20 @@ class Batches:
         rows: Sequence[Tensor],
         batch_size: int,
         generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
+        prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         device = environments.device
         sizes = torch.tensor([len(r) for r in rows])
-        self.environments, self.batch_size, self.generator, self.dtype = environments, batch_size, generator, dtype
+        self.environments, self.batch_size, self.generator = environments, batch_size, generator
+        self.prepare = prepare or environments.normalise
         self.rows = torch.cat(list(rows)).to(device)
         self.starts = (sizes.cumsum(0) - sizes).view(-1, 1).to(device)
         self.sizes = sizes.view(-1, 1).to(device, torch.float64)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """One batch: normalised images [E, B, C, H, W] and labels [E, B]."""
+        """One batch: prepared images [E, B, C, H, W] and labels [E, B]."""
         images, labels = self.next()
-        return self.environments.normalise(images, self.dtype), labels
+        return self.prepare(images), labels
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next batch as it is stored: images, uint8, and labels."""
@@ -61,9 +63,9 @@ class StreamedBatches(Batches):
         rows: Sequence[Tensor],
         batch_size: int,
         generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
+        prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        super().__init__(environments, rows, batch_size, generator, dtype)
+        super().__init__(environments, rows, batch_size, generator, prepare)
         self.ahead = Ahead(environments.device)
         self.taken = generator.get_state()
 
@@ -88,8 +90,12 @@ class StreamedBatches(Batches):
 
 
 def batches_of(
-    environments: Environments, rows: Sequence[Tensor], batch_size: int, generator: torch.Generator
+    environments: Environments,
+    rows: Sequence[Tensor],
+    batch_size: int,
+    generator: torch.Generator,
+    prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Batches:
     """Batches from wherever the images live."""
     kind = StreamedBatches if environments.streamed else Batches
-    return kind(environments, rows, batch_size, generator)
+    return kind(environments, rows, batch_size, generator, prepare)

@@ -7,6 +7,7 @@ import torch
 
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.data import Environments
+from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
 from domainwise.nets.weights import start_from
@@ -17,8 +18,9 @@ from domainwise.runs import Run
 class Session:
     """The algorithm, its batches and its random streams.
 
-    Initial weights, batches and noise are separate streams that depend on the dataset, the domains, draw, trial and
-    seed, not on the algorithm: two algorithms of one trial start alike and see the same batches, and compare in pairs.
+    Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
+    trial and seed, not on the algorithm: two algorithms of one trial start alike and see the same batches, and compare
+    in pairs.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class Session:
         torch.manual_seed(seeds.seed("weights", *keys))
         self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
         stream = seeds.generator("batches", *keys, device=device)
-        self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream)
+        self.augmentation = seeds.generator("augmentation", *keys, device=device)
+        prepare = preparation(run.augmentation, self.environments, self.augmentation)
+        self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
         self.seconds = 0.0
@@ -64,6 +68,7 @@ class Session:
             "loss_sum": self.loss_sum,
             "algorithm": self.algorithm.state(),
             "batches": self.batches.state(),
+            "augmentation": self.augmentation.get_state(),
             "torch": torch.get_rng_state(),
             "cuda": cuda,
         }
@@ -73,6 +78,7 @@ class Session:
         self.loss_sum.copy_(state["loss_sum"])
         self.algorithm.load_state(state["algorithm"])
         self.batches.load_state(state["batches"])
+        self.augmentation.set_state(state["augmentation"])
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)

@@ -1,0 +1,228 @@
+"""Augmentation of whole batches on the device, every sample with random parameters of its own.
+
+uint8 images [N, 3, H, W] are cropped at random and resized back to H x W, flipped, their brightness, contrast,
+saturation and hue changed in random order, some made grey, and normalised. The definitions are those of torchvision's
+transforms (RandomResizedCrop, ColorJitter, RandomGrayscale). Written here and not taken from a library, because it must
+be usable inside a captured step: fixed shapes, no constant made in the step, nothing read back by the host, and all
+randomness in one draw of uniform numbers from a given generator.
+
+Values stay real numbers between the operations, where Pillow rounds each result to 1/255. With the same parameters the
+results agree, in units of 1/255, within 1.1 after crop, resize and flip; 1.6 after brightness, contrast, saturation or
+greyscale; 13 after hue, of which Pillow stores 256 levels (mean difference below 1.5). A crop is never larger than what
+it is resized to, so that Pillow's antialiasing, which averages when an image shrinks, has nothing to do.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from domainwise.data.environments import Environments
+from domainwise.errors import UserError, unknown
+
+LUMA = (0.299, 0.587, 0.114)
+ATTEMPTS = 10
+"""Boxes drawn per crop, of which the first that fits into the image is taken."""
+NUMBERS = (ATTEMPTS, ATTEMPTS, 2, 1, 4, 4, 1)
+"""Uniform numbers per sample: for areas, ratios, the place of the crop, flip, order and factors of the jitter, grey."""
+HUE = 3
+"""The jitter's operations are brightness, contrast, saturation and hue: 0 to 3."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Ranges: the crop's share of the area and width / height; the jitter 1 +- j of three factors, and +- j of the hue
+    in turns of the colour circle; the shares of flipped and of grey images."""
+
+    summary: str
+    scale: tuple[float, float]
+    jitter: tuple[float, float, float, float]
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    grey: float = 0.1
+
+
+AUGMENTATIONS: dict[str, Augmentation | None] = {
+    "none": None,
+    "domainbed": Augmentation("DomainBed's, for images of 224 pixels", (0.7, 1.0), (0.3, 0.3, 0.3, 0.3)),
+    "oodbench": Augmentation("OoD-Bench's, for NICO", (0.8, 1.0), (0.4, 0.4, 0.4, 0.4)),
+}
+
+
+def check_augmentation(name: str, shape: Sequence[int], where: str) -> str:
+    """The name, if it is known and images of this shape can be augmented so."""
+    if name not in AUGMENTATIONS:
+        raise unknown("augmentation", name, AUGMENTATIONS)
+    if AUGMENTATIONS[name] is not None and (len(shape) != 3 or shape[0] != 3):
+        raise UserError(f"augmentation {name} is for RGB images; {where} has inputs of shape {tuple(shape)}: use none")
+    return name
+
+
+def preparation(name: str, environments: Environments, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """How training images become what the network sees: augmented by this random stream, or only normalised."""
+    check_augmentation(name, environments.shape, environments.name)
+    augmentation = AUGMENTATIONS[name]
+    return environments.normalise if augmentation is None else Augmenter(augmentation, environments, generator)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What happens to each of N samples."""
+
+    boxes: Tensor  # [N, 4]: top, left, height, width of the crop
+    flips: Tensor  # [N]: 1 or 0
+    order: Tensor  # [N, 4]: the jitter's operation in each slot
+    blends: Tensor  # [N, 5, 3]: the weights of blend(), in each slot and for the greyscale
+    hues: Tensor  # [N, 4]: the turn of the hue in each slot
+
+
+class Augmenter:
+    """An augmentation for images of one shape on one device, with all its constants made beforehand."""
+
+    def __init__(self, augmentation: Augmentation, environments: Environments, generator: torch.Generator) -> None:
+        self.augmentation, self.generator = augmentation, generator
+        self.height, self.width = environments.shape[1:]
+        self.mean, self.std = environments.mean, environments.std
+        device = self.mean.device
+        self.rows = (torch.arange(self.height, device=device) + 0.5) / self.height
+        self.columns = (torch.arange(self.width, device=device) + 0.5) / self.width
+        self.spread = torch.tensor(augmentation.jitter, device=device)
+        self.operations = torch.eye(4, device=device)
+        self.kept = torch.tensor([1.0, 0.0, 0.0], device=device)
+        self.hue_centres = torch.tensor([3.0, 2.0, 4.0], device=device).view(3, 1, 1)
+        self.hue_signs = torch.tensor([-1.0, 1.0, 1.0], device=device).view(3, 1, 1)
+        self.hue_offsets = torch.tensor([2.0, -1.0, -1.0], device=device).view(3, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images [..., 3, H, W] with fresh parameters for each."""
+        flat = images.flatten(0, -4)
+        return self.augment(flat, self.draw(len(flat))).unflatten(0, images.shape[:-3])
+
+    def draw(self, count: int) -> Tensor:
+        """All the randomness of `count` samples: uniform numbers [count, sum(NUMBERS)]."""
+        return torch.rand(count, sum(NUMBERS), generator=self.generator, device=self.mean.device)
+
+    def augment(self, images: Tensor, numbers: Tensor) -> Tensor:
+        """Images [N, 3, H, W] with the parameters that these numbers mean. Compiles without a break."""
+        p = self.parameters(numbers)
+        if images.is_cuda or torch.compiler.is_compiling():
+            return self._transform(images, p.boxes, p.flips, p.blends, p.hues)
+        result = torch.empty(images.shape)
+        for i, order in enumerate(
+            p.order.tolist()
+        ):  # one at a time stays in the processor's cache, and no slot is idle
+            one = slice(i, i + 1)
+            result[one] = self._transform(images[one], p.boxes[one], p.flips[one], p.blends[one], p.hues[one], order)
+        return result
+
+    def parameters(self, numbers: Tensor) -> Parameters:
+        """Each sample's parameters, from its uniform numbers."""
+        settings = self.augmentation
+        areas, ratios, place, flip, order, factors, grey = numbers.split(NUMBERS, dim=1)
+        order = order.argsort(dim=1)
+        factors = (2 * factors - 1) * self.spread
+        strength = (1 + factors[:, :HUE]).clamp(min=0)
+        brightness, contrast, saturation = strength.unsqueeze(-1).unbind(1)
+        rest, none = 1 - strength.unsqueeze(-1), torch.zeros_like(brightness)
+        operations = torch.stack(
+            [
+                torch.cat([brightness, none, none], 1),
+                torch.cat([contrast, none, rest[:, 1]], 1),
+                torch.cat([saturation, rest[:, 2], none], 1),
+                self.kept.expand(len(numbers), 3),
+            ],
+            1,
+        )
+        blends = operations.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))
+        colourless = (grey < settings.grey).to(grey.dtype)
+        greyscale = torch.cat([1 - colourless, colourless, none], 1)
+        return Parameters(
+            self._boxes(areas, ratios, place),
+            (flip < settings.flip).squeeze(1).to(flip.dtype),
+            order,
+            torch.cat([blends, greyscale.unsqueeze(1)], 1),
+            factors[:, HUE:] * (order == HUE),
+        )
+
+    def _boxes(self, areas: Tensor, ratios: Tensor, place: Tensor) -> Tensor:
+        """The first box of an area and a ratio in their ranges that fits into the image, at a random place.
+
+        Ratios are uniform in their logarithm. If no box fits, the largest central one with a ratio in range is taken.
+        """
+        (low, high), limits = self.augmentation.scale, self.augmentation.ratio
+        area = (low + (high - low) * areas) * (self.height * self.width)
+        ratio = (math.log(limits[0]) + math.log(limits[1] / limits[0]) * ratios).exp()
+        widths, heights = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+        fits = (widths >= 1) & (widths <= self.width) & (heights >= 1) & (heights <= self.height)
+        first = fits.to(torch.uint8).argmax(1, keepdim=True)
+        width, height = widths.gather(1, first), heights.gather(1, first)
+        top = (place[:, :1] * (self.height - height + 1)).floor().minimum(self.height - height)
+        left = (place[:, 1:] * (self.width - width + 1)).floor().minimum(self.width - width)
+        shape = min(max(self.width / self.height, limits[0]), limits[1])
+        tall, wide = min(self.height, round(self.width / shape)), min(self.width, round(self.height * shape))
+        central = ((self.height - tall) // 2, (self.width - wide) // 2, tall, wide)
+        drawn, none = (top, left, height, width), ~fits.any(1, keepdim=True)
+        return torch.cat([one.masked_fill(none, other) for one, other in zip(drawn, central, strict=True)], 1)
+
+    def _transform(
+        self,
+        images: Tensor,
+        boxes: Tensor,
+        flips: Tensor,
+        blends: Tensor,
+        hues: Tensor,
+        order: Sequence[int] | None = None,
+    ) -> Tensor:
+        """A batch, in which each slot of the jitter may do anything; or one sample, whose order is known."""
+        x = self.crop(images / 255, boxes, flips)
+        for slot in range(4):
+            if order is None or order[slot] != HUE:
+                x = blend(x, blends[:, slot])
+            if order is None or order[slot] == HUE:
+                x = self.turn_hue(x, hues[:, slot])
+        x = blend(x, blends[:, 4])
+        return x.sub_(self.mean).div_(self.std)
+
+    def crop(self, x: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+        """The boxes of x [N, 3, H, W], resized to H x W bilinearly without looking outside them; mirrored if asked."""
+        top, left, height, width = boxes.unsqueeze(-1).unbind(1)
+        flip = flips.unsqueeze(1)
+        across = flip + (1 - 2 * flip) * self.columns
+        y = (top + self.rows * height - 0.5).clamp(top, top + height - 1) * (2 / max(self.height - 1, 1)) - 1
+        z = (left + across * width - 0.5).clamp(left, left + width - 1) * (2 / max(self.width - 1, 1)) - 1
+        shape = (-1, self.height, self.width)
+        grid = torch.stack([z.unsqueeze(1).expand(shape), y.unsqueeze(2).expand(shape)], -1)
+        return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=True)
+
+    def turn_hue(self, x: Tensor, turns: Tensor) -> Tensor:
+        """Adds to the hue of HSV, in turns of its circle; value and saturation stay.
+
+        With M, m the largest and smallest channel and h in [0, 6) the new hue, the channels are M - (M - m) s(h), where
+        s is a trapezium around the opposite hue: 2 - |h - 3| for red, |h - 2| - 1 for green, |h - 4| - 1 for blue, each
+        clamped to [0, 1].
+        """
+        high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+        chroma = high - low
+        red, green, blue = x[:, :1], x[:, 1:2], x[:, 2:]
+        sector = torch.where(
+            red == high, green - blue, torch.where(green == high, blue - red + 2 * chroma, red - green + 4 * chroma)
+        )
+        hue = (sector / chroma.clamp(min=1e-9)).add_(6 * turns.view(-1, 1, 1, 1))
+        hue = hue.sub_((hue * (1 / 6)).floor_(), alpha=6)
+        share = (hue - self.hue_centres).abs_().mul_(self.hue_signs).add_(self.hue_offsets).clamp_(0, 1)
+        return high - share.mul_(chroma)
+
+
+def blend(x: Tensor, weights: Tensor) -> Tensor:
+    """A sum of the image, its grey version and that one's mean, with weights [N, 3], clamped to [0, 1].
+
+    Brightness f is (f, 0, 0): towards black; contrast (f, 0, 1 - f): towards the mean grey; saturation (f, 1 - f, 0):
+    towards the grey image; greyscale (0, 1, 0).
+    """
+    image, grey, mean = weights.view(-1, 3, 1, 1, 1).unbind(1)
+    luma = (LUMA[0] * x[:, :1]).add_(x[:, 1:2], alpha=LUMA[1]).add_(x[:, 2:], alpha=LUMA[2])
+    offset = mean * luma.mean((2, 3), keepdim=True)
+    return (x * image).add_(luma.mul_(grey).add_(offset)).clamp_(0, 1)
