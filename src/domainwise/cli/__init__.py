@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from domainwise.cli import (
     cam,
+    check,
     data,
     demo,
     listing,
@@ -45,6 +46,7 @@ app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
+data.app.command(epilog=check.EXAMPLES)(check.check)
 app.add_typer(data.app, name="data")
 
 

@@ -1,0 +1,86 @@
+"""`domainwise data check`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.errors import UserError
+
+if TYPE_CHECKING:
+    from domainwise.data.check import Check
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise data check ~/photos[/]   ·   [bold]domainwise data check ~/photos --preview p.png[/]"
+)
+COLUMNS = 8
+"""So many classes have a column of their own."""
+LINES = 20
+"""So many findings of a kind are printed; --json has them all."""
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>.")],
+    preview: Annotated[
+        Path | None, typer.Option(help="Where to draw a sheet of samples [default: runs/check/NAME.png].")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look through a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
+    from domainwise.data.check import check as examine
+    from domainwise.report.pictures import folder_samples
+
+    found = examine(folder)
+    sheet = preview or Path("runs/check") / f"{found.folder.name}.png"
+    unasked = preview is None and sheet.resolve().is_relative_to(found.folder.path)
+    drawn = bool(found.facts) and not unasked
+    if unasked:
+        errors_console.print("no preview: nothing is written into the folder of images unasked; give --preview FILE")
+    if drawn:
+        try:
+            sheet.parent.mkdir(parents=True, exist_ok=True)
+            folder_samples(found, sheet)
+        except OSError as error:
+            raise UserError(f"cannot write {sheet} ({error.strerror}): choose another place with --preview") from None
+    if as_json:
+        print_json(found.as_json() | {"preview": str(sheet) if drawn else None})
+    else:
+        _show(found)
+        if drawn:
+            console.print(f"Preview: {sheet}", highlight=False, soft_wrap=True)
+    if found.problems:
+        raise typer.Exit(2)
+
+
+def _show(found: "Check") -> None:
+    classes = found.folder.classes
+    table = Table(title=escape(found.folder.name), title_justify="left")
+    table.add_column("domain")
+    shown = classes if len(classes) <= COLUMNS else ()
+    for heading in ("images", *shown, *(() if shown else ("classes", "fewest", "most"))):
+        table.add_column(heading, justify="right")
+    for domain, counts in found.counts.items():
+        present = {label: count for label, count in counts.items() if count}
+        order = sorted(present, key=lambda label: present[label])
+        ends = [f"{present[label]} {label}" for label in (*order[:1], *order[-1:])]
+        cells = [str(counts[label] or "-") for label in shown] or [str(len(present)), *(ends or ["-", "-"])]
+        table.add_row(escape(domain), f"{sum(counts.values()):,}", *map(escape, cells))
+    console.print(table)
+    total = f"{len(found.facts):,} images of {len(classes)} classes in {len(found.folder.domains)} domains"
+    sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in found.sizes.items())
+    console.print(f"{total}; {sizes}" if sizes else total, highlight=False)
+    for kind, style, lines in (
+        ("note", "dim", found.notes),
+        ("warning", "yellow", found.warnings),
+        ("error", "red", found.problems),
+    ):
+        for line in lines[:LINES]:
+            console.print(f"[{style}]{kind}:[/] {escape(line)}", highlight=False, soft_wrap=True)
+        if len(lines) > LINES:
+            console.print(f"[{style}]{kind}:[/] and {len(lines) - LINES} more (--json lists all)", highlight=False)
+    skippable = ", or train with --skip-bad" if len(found.problems) == len(found.bad) else ""
+    stop = f"[red]a training would stop[/]: mend what is named{skippable}"
+    console.print(stop if found.problems else "[green]ready to train[/]", highlight=False)
