@@ -11,6 +11,7 @@ from domainwise.cli import (
     check,
     data,
     demo,
+    drift,
     listing,
     perturbations,
     predict,
@@ -36,6 +37,7 @@ app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
+app.command(epilog=drift.EXAMPLES)(drift.drift)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from domainwise.protocol.spaces import at_scale, override
 from domainwise.shipping.card import Card
 from domainwise.shipping.evaluation import DomainScore, Evaluation
 from domainwise.shipping.inputs import as_inputs
+
+if TYPE_CHECKING:
+    from domainwise.shipping.drift import Drift
 
 BATCH = 128
 """Inputs at once, except for algorithms whose predictions depend on their batch."""
@@ -117,6 +120,12 @@ class Model:
             row[self.classes[guess]] = row.get(self.classes[guess], 0) + 1
         ordered = {name: confusion[name] for name in environments.classes if name in confusion}
         return DomainScore(ordered, trained_on)
+
+    def drift(self, images: Any, *, seed: int = 0) -> "Drift":
+        """How far new inputs, at least two, are from the training domains; see `domainwise.shipping.drift`."""
+        from domainwise.shipping.drift import drift
+
+        return drift(self, as_inputs(images, self.card), seed=seed)
 
     def save(self, folder: Path | str) -> Path:
         """As a folder: weights, what is known of them, and the features drift is measured against."""

@@ -1,0 +1,53 @@
+"""`domainwise drift`."""
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json
+from domainwise.cli.predict import Images, ModelFolder
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise drift runs/train new_camera/[/]"
+    "   ·   [bold]domainwise drift runs/train 'today/*.jpg' --json[/]"
+)
+
+
+def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: Seed = 0, as_json: Json = False) -> None:
+    """Say how far new images are from the training domains, in the model's features; labels are not needed.
+
+    Each training domain is compared by the kernel two-sample test: MMD^2 (about 0 when nothing differs) and how often
+    one as large comes about by chance (p). An image that cannot be read is named, and the exit status is then 1.
+    """
+    import torch
+
+    from domainwise.protocol.seeds import permutation
+    from domainwise.shipping import drift as drifting
+    from domainwise.shipping.folder import load
+    from domainwise.shipping.stream import find_images, read_batches
+
+    loaded = load(model, device=device)
+    found = find_images(images)
+    kept = permutation(len(found), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
+    batches = list(read_batches([found[i] for i in kept], loaded))
+    unreadable = [line for batch in batches for line in batch.unreadable]
+    for line in unreadable:
+        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+    result = drifting.drift(loaded, torch.cat([batch.images for batch in batches]), seed=seed)
+    if as_json:
+        print_json({**result.as_json(), "found": len(found)})
+    else:
+        number = f"{result.samples}" if result.samples == len(found) else f"{result.samples} of {len(found)}"
+        caption = f"{number} images against held-out images of each domain"
+        if result.between is not None:
+            caption += f"; the training domains are up to {result.between:.4f} from one another"
+        table = Table(title=f"Distance to what {escape(str(model))} was trained on", caption=caption)
+        table.add_column("training domain", overflow="fold")
+        for heading in ("MMD²", "p"):
+            table.add_column(heading, justify="right")
+        for domain, test in {**result.domains, drifting.TOGETHER: result.together}.items():
+            table.add_row(escape(domain), f"{test.mmd2:.4f}", f"{test.p:.3f}")
+        console.print(table)
+        console.print(result.sentence, highlight=False, markup=False, soft_wrap=True)
+    if unreadable:
+        raise typer.Exit(1)

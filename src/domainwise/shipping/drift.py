@@ -1,0 +1,93 @@
+"""Drift: how far new data is from what a model was trained on, in the model's own features, without labels.
+
+New samples are compared with the held-out samples of every training domain that the model keeps, and with all of them
+together, by the kernel two-sample test. They count as new only if they differ from each: data from any one training
+domain (or an even mixture of all) is then called new with at most the probability LEVEL.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from domainwise.analysis.mmd import PERMUTATIONS, TwoSamples, compare, median_distance
+from domainwise.errors import UserError
+from domainwise.protocol.seeds import generator
+from domainwise.shipping.model import Model
+
+LEVEL = 0.01
+LARGEST = 512
+"""New samples beyond these are left out: the test would take long and say the same."""
+FEW = 20
+TOGETHER = "all together"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The distance of new samples to each training domain, and how far those are from one another."""
+
+    samples: int
+    domains: Mapping[str, TwoSamples]
+    together: TwoSamples
+    between: float | None  # the largest MMD^2 between two training domains; None for a single one
+
+    @property
+    def nearest(self) -> str:
+        return min(self.domains, key=lambda domain: self.domains[domain].mmd2)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the samples differ from every training domain, and from their mixture."""
+        return max(test.p for test in (*self.domains.values(), self.together)) <= LEVEL
+
+    @property
+    def sentence(self) -> str:
+        """What it means."""
+        few = f" (With {self.samples} samples only a large difference shows.)" if self.samples < FEW else ""
+        if not self.drifted:
+            tests = {**self.domains, TOGETHER: self.together}
+            alike = max(tests, key=lambda name: tests[name].p)
+            like = "the training domains together" if alike == TOGETHER else alike
+            return f"No drift: these samples cannot be told from {like} (p = {tests[alike].p:.2g}).{few}"
+        near = self.domains[self.nearest]
+        size = ""
+        if self.between is not None and self.between > 0:
+            size = f", at {near.mmd2 / self.between:.1f} times the largest distance between training domains"
+        return (
+            f"Drift: these samples differ from every training domain; the nearest is {self.nearest} "
+            f"(p = {near.p:.2g}){size}. Accuracies measured on the training domains need not hold here: label a few "
+            f"and evaluate.{few}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "drifted": self.drifted,
+            "sentence": self.sentence,
+            "samples": self.samples,
+            "nearest": self.nearest,
+            "domains": {domain: asdict(test) for domain, test in self.domains.items()},
+            "together": asdict(self.together),
+            "between": self.between,
+        }
+
+
+def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
+    """Compares raw inputs with the training domains; of more than LARGEST a random part."""
+    reference = {domain: features for domain, features in model.reference.items() if len(features) > 1}
+    if not reference:
+        why = "its features depend on their batch" if model.card.algorithm == "ARM" else "it was fitted without any"
+        raise UserError(f"this {model.card.algorithm} model keeps no features to compare with ({why})")
+    if len(inputs) < 2:
+        raise UserError(f"{len(inputs)} samples: drift needs at least 2 to compare, better {FEW} or more")
+    chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
+    new = model.embed(inputs[chosen]).cpu()
+    width = median_distance(new, *reference.values())
+    random = generator("drift", seed)
+    tests = {domain: compare(features, new, width, random, permutations) for domain, features in reference.items()}
+    everything = torch.cat(list(reference.values()))
+    pairs = [compare(a, b, width, random, 1).mmd2 for a, b in combinations(reference.values(), 2)]
+    together = compare(everything, new, width, random, permutations)
+    return Drift(len(new), tests, together, max(pairs) if pairs else None)
