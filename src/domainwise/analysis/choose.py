@@ -17,7 +17,7 @@ RULE = "training-domain"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What must be alike in the runs of a sweep; what is not said is taken from the first that serves most methods."""
+    """What must be alike in the runs of a sweep; what is not said is the first that serves most methods."""
 
     dataset: str | None = None
     unseen: str | None = None
@@ -57,7 +57,7 @@ def best_of_sweep(folder: Path, wanted: Wanted) -> list[Path]:
     if not methods:
         raise UserError(f"{folder}: no run there was judged on its training domains: name a run's folder instead")
     most = max(len(runs) for runs in methods.values())
-    runs = next(runs for runs in methods.values() if len(runs) == most)
+    runs = min((key, runs) for key, runs in methods.items() if len(runs) == most)[1]
     order = list(ALGORITHMS)
     return [folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant))]
 

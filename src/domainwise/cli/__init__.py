@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 
 from domainwise.cli import (
+    audit,
     cam,
     check,
     data,
@@ -46,6 +47,7 @@ app.command(epilog=report.EXAMPLES)(report.report)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
+app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 data.app.command(epilog=check.EXAMPLES)(check.check)

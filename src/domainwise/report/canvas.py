@@ -1,5 +1,6 @@
 """What all figures share: grids of axes, images without ticks, files by their suffix."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,12 +16,16 @@ FORMATS = ("png", "pdf", "svg")
 
 
 def grid(
-    rows: int, columns: int, size: float = 1.0, margins: tuple[float, float] = (1.2, 0.6)
+    rows: int,
+    columns: int,
+    size: float = 1.0,
+    margins: tuple[float, float] = (1.2, 0.6),
+    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of square cells with room for labels at the left and a title at the top."""
+    """A figure of cells, square unless told their relative widths, with room for labels and a title."""
     figure = Figure(figsize=(size * columns + margins[0], 1.05 * size * rows + margins[1]), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
     return figure, axes.tolist()
 
 

@@ -1,0 +1,122 @@
+"""What did it use? Accuracy where it hides in averages, domains in the features, and the dataset's own shortcut."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from domainwise.analysis.answers import answers_and_features, looks
+from domainwise.analysis.probe import Probe, probe_domains
+from domainwise.analysis.shortcuts import Use, percent, shortcut
+from domainwise.engine.restore import Trained
+from domainwise.runs import Run
+from domainwise.sweep.collection import method
+
+CONSTANT = 0.95
+"""Share of one answer from which on a model is said to look at nothing."""
+FEWEST = 10
+"""Images of a class in a domain below which its accuracy is no candidate for the worst."""
+
+
+@dataclass(frozen=True)
+class DomainScore:
+    """Accuracy on images of one domain that training did not see, whole and per class (NaN without images)."""
+
+    domain: str
+    seen: bool
+    images: int
+    accuracy: float
+    per_class: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class WorstPair:
+    domain: str
+    label: str
+    accuracy: float
+    images: int
+
+
+@dataclass(frozen=True)
+class Commonest:
+    """The answer given most often, and its share."""
+
+    label: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All that was found of one model."""
+
+    run: Run
+    classes: tuple[str, ...]
+    scores: tuple[DomainScore, ...]
+    commonest: Commonest
+    worst: WorstPair | None
+    probe: Probe | None
+    use: Use | None
+
+    @property
+    def name(self) -> str:
+        return method(self.run)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, the dataset's own question first."""
+        if self.commonest.share > CONSTANT:
+            return [
+                f"Answers {self.commonest.label} in {percent(self.commonest.share)} of the cases, whatever it sees."
+            ]
+        found = [self.use.sentence] if self.use else []
+        if self.worst:
+            worst = self.worst
+            average = sum(score.accuracy for score in self.scores) / len(self.scores)
+            found.append(
+                f"Worst at class {worst.label} in {worst.domain}: {percent(worst.accuracy)} of {worst.images} images "
+                f"right, {percent(average)} on average over the domains."
+            )
+        return found + ([self.probe.sentence] if self.probe else [])
+
+
+def audit(trained: Trained, data_root: Path | None = None) -> Audit:
+    """Asks a trained model everything that its data can answer."""
+    data = trained.environments
+    seen = looks(trained)
+    scores, right, features, labels, given = [], [], [], [], []
+    for look in seen:
+        truth = data.labels[look.rows.to(data.labels.device)].cpu()
+        told, own_features = answers_and_features(trained, data.images[look.rows.to(data.images.device)], look.domain)
+        right.append(told == truth)
+        given.append(told)
+        labels.append(truth)
+        if own_features is not None:
+            features.append(own_features)
+        scores.append(_score(look.domain, look.seen, right[-1].double(), truth, len(data.classes)))
+    probe = probe_domains(features, labels, data.domains) if len(features) == len(seen) else None
+    use = shortcut(trained, seen, right, data_root)
+    worst, commonest = _worst(scores, data.classes), _commonest(torch.cat(given), data.classes)
+    return Audit(trained.run, data.classes, tuple(scores), commonest, worst, probe, use)
+
+
+def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) -> DomainScore:
+    counts = truth.bincount(minlength=classes)
+    per_class = torch.zeros(classes, dtype=torch.float64).index_add_(0, truth, right) / counts
+    return DomainScore(domain, seen, len(truth), float(right.mean()), per_class, counts)
+
+
+def _commonest(given: Tensor, classes: tuple[str, ...]) -> Commonest:
+    counts = given.bincount()
+    return Commonest(classes[int(counts.argmax())], float(counts.max()) / len(given))
+
+
+def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> WorstPair | None:
+    pairs = [
+        WorstPair(score.domain, classes[c], float(score.per_class[c]), int(score.counts[c]))
+        for score in scores
+        for c in range(len(classes))
+        if score.counts[c] >= FEWEST
+    ]
+    return min(pairs, key=lambda pair: pair.accuracy, default=None)

@@ -1,0 +1,88 @@
+"""A linear probe: how well features tell the domains apart."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from domainwise.protocol.seeds import generator, permutation
+
+PENALTY = 1e-2
+"""Weight of |W|^2 / 2 beside the mean cross-entropy, on standardised features."""
+FEWEST = 20
+"""Images per domain below which nothing is said."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What multinomial logistic regression makes of features it was not fitted on; `confusion` is [true, told]."""
+
+    domains: tuple[str, ...]
+    accuracy: float
+    error: float
+    confusion: Tensor
+    tested: int
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.domains)
+
+    @property
+    def sentence(self) -> str:
+        told = f"A linear probe tells the {len(self.domains)} domains apart in {100 * self.accuracy:.0f} %"
+        return f"{told} ± {100 * self.error:.0f} of the cases from its features (chance {100 * self.chance:.0f} %)."
+
+
+def probe_domains(features: Sequence[Tensor], labels: Sequence[Tensor], domains: Sequence[str]) -> Probe | None:
+    """Fits on one half and tests on the other, with equally many images of every class from every domain.
+
+    Otherwise class proportions would tell domains apart. None where too few images are left.
+    """
+    kept = equal_classes(labels)
+    if min(len(rows) for rows in kept) < FEWEST or len(domains) < 2:
+        return None
+    x = torch.cat([own[rows].double() for own, rows in zip(features, kept, strict=True)])
+    y = torch.cat([torch.full((len(rows),), e) for e, rows in enumerate(kept)])
+    order = permutation(len(y), "probe")
+    fit, test = order[::2], order[1::2]
+    mean, std = x[fit].mean(0), x[fit].std(0).clamp_min(1e-6)
+    x = (x - mean) / std
+    weights, bias = logistic_regression(x[fit], y[fit], len(domains))
+    told = (x[test] @ weights + bias).argmax(1)
+    confusion = torch.zeros(len(domains), len(domains), dtype=torch.float64)
+    confusion.index_put_((y[test], told), torch.ones(len(test), dtype=torch.float64), accumulate=True)
+    accuracy = float((told == y[test]).double().mean())
+    error = math.sqrt(accuracy * (1 - accuracy) / len(test))
+    return Probe(tuple(domains), accuracy, error, confusion / confusion.sum(1, keepdim=True).clamp_min(1), len(test))
+
+
+def equal_classes(labels: Sequence[Tensor]) -> list[Tensor]:
+    """Rows of each group so that every class is equally frequent in all: as often as where it is rarest."""
+    classes = 1 + max(int(own.max()) for own in labels)
+    fewest = torch.stack([own.bincount(minlength=classes) for own in labels]).amin(0).tolist()
+    kept = []
+    for own in labels:
+        shuffled = torch.randperm(len(own), generator=generator("equal classes"))
+        picks = [shuffled[own[shuffled] == c][:n] for c, n in enumerate(fewest)]
+        kept.append(torch.cat(picks).sort().values)
+    return kept
+
+
+def logistic_regression(x: Tensor, y: Tensor, classes: int, penalty: float = PENALTY) -> tuple[Tensor, Tensor]:
+    """The minimum of mean cross-entropy + penalty |W|^2 / 2: W [F, classes] and biases [classes]."""
+    weights = x.new_zeros(x.shape[1], classes, requires_grad=True)
+    bias = x.new_zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights, bias], max_iter=200, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(x @ weights + bias, y) + penalty / 2 * weights.square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return weights.detach(), bias.detach()

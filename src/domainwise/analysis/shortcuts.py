@@ -1,0 +1,161 @@
+"""Questions that only some datasets can answer: what if the colour, or the background, were another?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from domainwise.analysis.answers import Look, answers
+from domainwise.data import data_root as find_root
+from domainwise.data.mnist import SCENES, background, paste, source_digits
+from domainwise.engine.restore import Trained
+
+CLEAR = 3
+"""Standard errors by which a difference is called clear."""
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference of accuracies and its standard error."""
+
+    mean: float
+    error: float
+
+    @property
+    def clear(self) -> bool:
+        return abs(self.mean) > CLEAR * self.error
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.error:.1f} points"
+
+
+@dataclass(frozen=True)
+class ColourUse:
+    """ColoredMNIST: every image in its own and in the other colour, so that colour and digit are independent."""
+
+    accuracy: dict[str, float]
+    swapped: dict[str, float]  # the labels stay
+    colour: float  # how often the answer is the colour
+    digit: float  # how often it is whether the true digit is below 5
+    constant: float  # how often it is its commonest answer
+    changed: float  # how often it changes with the colour alone
+    images: int
+
+    @property
+    def sentence(self) -> str:
+        rest = f"the answer changes with the colour alone in {percent(self.changed)}"
+        others = f"colour {percent(self.colour)}, digit {percent(self.digit)}, constant {percent(self.constant)}"
+        shares = {"colour": self.colour, "the opposite of colour": 1 - self.colour, "the digit": self.digit}
+        (best, share), (_, second) = sorted(shares.items(), key=lambda item: -item[1])[:2]
+        error = math.sqrt(0.5 / self.images)
+        if share - second <= CLEAR * error:
+            return f"Follows neither colour nor digit clearly ({others}; {rest})."
+        return f"Follows {best} in {percent(share)} of the cases ({others}; {rest})."
+
+
+@dataclass(frozen=True)
+class BackgroundUse:
+    """BackgroundDigits: the same digits over other backgrounds, over black, and backgrounds without digits."""
+
+    accuracy: dict[str, float]
+    swapped: dict[str, float]  # mean over the other domains' backgrounds
+    black: dict[str, float]
+    alone: dict[str, float]
+    unseen: str
+    gap: Gap  # the unseen domain's digits: over the training backgrounds minus over their own
+
+    @property
+    def sentence(self) -> str:
+        own, black = self.accuracy[self.unseen], self.black[self.unseen]
+        where = f"over the background of {self.unseen}, which it never saw, than over those it was trained on"
+        if self.gap.clear:
+            found = f"Reads the same digits {'worse' if self.gap.mean > 0 else 'better'} {where}: by "
+            found += str(Gap(abs(self.gap.mean), self.gap.error))
+        else:
+            found = f"Reads the same digits neither clearly better nor worse {where}: background gap {self.gap}"
+        return f"{found} ({percent(own)} right there, {percent(black)} over black)."
+
+
+@dataclass(frozen=True)
+class MixedUse:
+    """Mixed-Same minus Mixed-Rand: what a background of the right class is worth (Xiao et al. 2020)."""
+
+    gap: Gap
+
+    @property
+    def sentence(self) -> str:
+        found = "Loses" if self.gap.clear and self.gap.mean > 0 else "Does not clearly lose"
+        return f"{found} when the background is that of a random class: background gap {self.gap}."
+
+
+Use = ColourUse | BackgroundUse | MixedUse
+
+
+def shortcut(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
+    """The dataset's own question, where it has one. `right` says which of the images looked at were answered right."""
+    name = trained.environments.name
+    if name.removesuffix("-embedded") == "ColoredMNIST":
+        return colour_use(trained, seen, right, find_root(root))
+    if name == "BackgroundDigits" and trained.run.test_domains:
+        return background_use(trained, seen, right)
+    by_domain = {look.domain: own.double() for look, own in zip(seen, right, strict=True)}
+    if {"Mixed-Same", "Mixed-Rand"} <= set(by_domain):
+        same, mixed = by_domain["Mixed-Same"], by_domain["Mixed-Rand"]
+        error = math.sqrt(sum(float(own.var(correction=0)) / len(own) for own in (same, mixed)))
+        return MixedUse(Gap(float(same.mean() - mixed.mean()), error))
+    return None
+
+
+def colour_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
+    data = trained.environments.to("cpu")
+    digits = source_digits(data.name, root).labels
+    agreements: list[Tensor] = []  # [2 n, 3]: the answer is the colour, the digit's half, class 1
+    accuracy, swapped, changes = {}, {}, []
+    for look, own in zip(seen, right, strict=True):
+        images, labels = data.images[look.rows], data.labels[look.rows]
+        colour = images.flatten(2).sum(2).argmax(1)  # the channel that has the ink
+        low = (digits[look.rows] < 5).long()
+        before, after = answers(trained, images), answers(trained, images.flip(1))
+        accuracy[look.domain] = float(own.double().mean())
+        swapped[look.domain] = float((after == labels).double().mean())
+        changes.append(before != after)
+        for told, shown in ((before, colour), (after, 1 - colour)):
+            agreements.append(torch.stack([told == shown, told == low, told == 1], 1))
+    agree_colour, agree_digit, ones = torch.cat(agreements).double().mean(0).tolist()
+    changed = torch.cat(changes).double()
+    constant = max(ones, 1 - ones)
+    return ColourUse(accuracy, swapped, agree_colour, agree_digit, constant, float(changed.mean()), len(changed))
+
+
+def background_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
+    data, run = trained.environments, trained.run
+    digits = source_digits(data.name, Path()).images
+    labels = data.labels.cpu()
+    scenes = {scene: background(scene) for scene in SCENES}
+    blank = torch.zeros(1, 28, 28, dtype=torch.uint8)
+    accuracy, swapped, black, alone = {}, {}, {}, {}
+    unseen, gap = run.test_domains[0], Gap(0.0, 0.0)
+    for look, own in zip(seen, right, strict=True):
+        ink, truth, home = digits[look.rows], labels[look.rows], look.domain
+        over = {
+            scene: (answers(trained, paste(ink, behind)) == truth).double()
+            for scene, behind in scenes.items()
+            if scene != home
+        }
+        bare = answers(trained, paste(blank, scenes[home]))
+        accuracy[home] = float(own.double().mean())
+        swapped[home] = float(torch.stack(list(over.values())).mean())
+        black[home] = float((answers(trained, paste(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
+        alone[home] = float((bare == truth).double().mean())
+        if home == unseen:
+            known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)
+            lost = known - own.double()
+            gap = Gap(float(lost.mean()), float(lost.std(correction=0)) / math.sqrt(len(lost)))
+    return BackgroundUse(accuracy, swapped, black, alone, unseen, gap)
