@@ -1,11 +1,8 @@
 """Downloads from a server on the loopback that stalls, cuts, lies and forgets."""
 
 import hashlib
-import os
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,71 +10,15 @@ import pytest
 from domainwise.data import downloads
 from domainwise.data.downloads import Download, fetch
 from domainwise.errors import UserError
-
-DATA = os.urandom(300_000)
-
-
-class Server(ThreadingHTTPServer):
-    """Serves DATA; the tests change how."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str | None] = []
-        self.cut_after: int | None = None  # bytes of a reply before the connection drops
-        self.cuts = 0  # how many replies are cut
-        self.knows_ranges = True
-        self.tells_length = True
-        self.status = 200
-        self.data = DATA
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/digits.mat"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.0"
-
-    def do_GET(self) -> None:
-        server, asked = self.server, self.headers.get("Range")
-        server.asked.append(asked)
-        start = int(asked.split("=")[1].rstrip("-")) if asked and server.knows_ranges else 0
-        if server.status != 200:
-            self.send_error(server.status)
-            return
-        if start >= len(server.data):
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(server.data)}")
-            self.end_headers()
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(server.data) - 1}/{len(server.data)}")
-        if server.tells_length:
-            self.send_header("Content-Length", str(len(server.data) - start))
-        self.end_headers()
-        body = server.data[start:]
-        if server.cut_after is not None and server.cuts:
-            server.cuts -= 1
-            body = body[: server.cut_after]
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+from loopback import DATA, Server, running
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(downloads, "PAUSE_SECONDS", 0.0)
-    for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(proxy, raising=False)
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with running(Server()) as server:
+        yield server
 
 
 def wanted(server: Server, checksum: str = f"md5:{hashlib.md5(DATA).hexdigest()}") -> Download:

@@ -111,18 +111,23 @@ def get(
     if missing := [part for part in parts if not part.look(root)]:
         writable_folder(root)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
+
+    def progress(download: "Download") -> "Told":
+        bar.start()  # only now, so that an error found before is one line
+        task = bar.add_task(Path(download.file).name, total=download.size)
+        return lambda done, total: bar.update(task, completed=done, total=total or download.size)
+
     problems = []
-    with Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True) as bar:
-
-        def progress(download: "Download") -> "Told":
-            task = bar.add_task(Path(download.file).name, total=download.size)
-            return lambda done, total: bar.update(task, completed=done, total=total or download.size)
-
+    try:
         for part in missing:
             try:
-                part.get(root, name, progress=progress)
+                part.get(root, name, progress=progress, say=errors_console.print)
             except UserError as problem:
                 problems.append(str(problem))
+    finally:
+        if bar.live.is_started:
+            bar.stop()
     if problems:
         raise UserError("; ".join(problems))
     console.print(f"{name} is in {root}" if parts else f"{name} comes with the installation", highlight=False)

@@ -72,7 +72,9 @@ class Part:
             return f"{self.by_hand}, put it into {root} and run: {command}"
         return self.by_hand
 
-    def get(self, root: Path, dataset: str, *, progress: Callable[[Download], Progress]) -> None:
+    def get(
+        self, root: Path, dataset: str, *, progress: Callable[[Download], Progress], say: Callable[[str], None]
+    ) -> None:
         """Fetches, unpacks and prepares what is not there yet; tells the steps by hand if that is not enough."""
         if self.look(root):
             return
@@ -82,10 +84,12 @@ class Part:
                 continue
             file = fetch(download, root, progress(download))
             if download.unpack:
+                say(f"unpacking {file}")
                 extract(file, unpacked)
                 file.unlink()
         for file_name, folder in self.archives:
             if (root / file_name).is_file() and not (root / folder).exists():
+                say(f"unpacking {root / file_name}")
                 extract(root / file_name, root / folder)
         self.prepare(root)
         self.find(root, dataset)
