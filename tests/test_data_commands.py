@@ -213,3 +213,19 @@ def test_every_download_is_by_https_or_has_a_checksum_and_stays_below_the_root()
                     assert not Path(path).is_absolute() and ".." not in Path(path).parts
                 seen += 1
     assert seen >= 10
+
+
+def test_the_page_on_datasets_tells_the_facts_of_the_code() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "datasets.md").read_text()
+    rows = {cells[1].strip(): cells for line in page.splitlines() if len(cells := line.split("|")) == 10}
+    for name, known in DATASETS.items():
+        if name.endswith("-embedded"):
+            continue
+        _, _, domains, classes, images, steps, network, augmentation, selection, _ = map(str.strip, rows[name])
+        assert all(domain in domains for domain in known.domains) and int(classes) == len(known.classes), name
+        assert known.source is not None and images.startswith(f"{known.source.images:,}, "), name
+        assert steps == f"{known.steps}, {known.evaluate_every}", name
+        assert (network, augmentation) == (known.network, known.augmentation), name
+        assert selection == ("last model" if name == "Digits" else known.selection), name
+        for part in known.source.parts:
+            assert all(file in page for file, _ in part.archives[:1]), "the file to take"

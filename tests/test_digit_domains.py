@@ -18,7 +18,9 @@ from domainwise.data.digit_files import read_libsvm, read_mat, read_mnist_m
 from domainwise.data.digits import MNIST_FILES, embedded_digits
 from domainwise.engine.train import train
 from domainwise.errors import UserError
+from domainwise.paper.presets import reproduction
 from domainwise.runs import Run
+from domainwise.sweep.collection import is_companion
 from domainwise.sweep.events import Settings
 
 REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
@@ -159,6 +161,18 @@ def test_training_goes_on_without_the_domains_that_are_absent(root: Path, caplog
         with pytest.raises(UserError, match=r"SVHN not found: looked in .*test_32x32.mat.*SYN,USPS") as caught:
             attempt()
         assert str(root) in str(caught.value) and "domainwise data get Digits" in str(caught.value)
+
+
+def test_digits_are_trained_as_published_and_reported_by_the_last_model() -> None:
+    (plan,) = reproduction("dig", algorithms=["DAT"])
+    for run in plan.runs():
+        assert (run.hparams["lr"], run.hparams["batch_size"], run.steps) == (1e-4, 32, 10_001)
+        assert (run.train_domains, run.test_domains) == (("MNIST",), ("SVHN", "MNIST-M", "SYN", "USPS"))
+
+
+def test_two_test_domains_of_a_dataset_with_roles_are_a_result_of_their_own() -> None:
+    assert not is_companion(Run.plan("Digits", "ERM", ["SYN", "USPS"]))
+    assert is_companion(Run.plan("PACS", "ERM", ["photo", "sketch"]))
 
 
 def test_mnist_and_one_other_domain_must_be_there(root: Path) -> None:

@@ -121,7 +121,8 @@ def run_plans(
     show: bool = True,
     note: str = "",
 ) -> None:
-    """Executes plans into one folder and shows what came out."""
+    """Executes plans into one folder and shows what came out, by the rules of selection of the plans' datasets."""
+    from domainwise.data import find_dataset
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
     from domainwise.report.tables import tables
@@ -160,7 +161,9 @@ def run_plans(
         errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
         raise typer.Exit(130) from None
     stands = standing(settings.out, runs)
-    found = tables(collect(settings.out), "training-domain") if show else []
+    rules = dict.fromkeys(find_dataset(plan.dataset).selection for plan in plans)
+    collected = collect(settings.out) if show else None
+    found = [table for rule in rules for table in tables(collected, rule)] if collected else []
     if show and as_json:
         print_json({"standing": standing_json(stands), "tables": [table.as_json() for table in found]})
     elif show:

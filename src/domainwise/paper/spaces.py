@@ -5,7 +5,7 @@ tab:searchsingle                         single-source DAT
 appendix text                            WRM and ADA on every dataset; DAT and the learning rate on Mixed-Same
 """
 
-from domainwise.protocol.spaces import LogInteger, LogUniform, Parameter, Uniform
+from domainwise.protocol.spaces import Fixed, LogInteger, LogUniform, Parameter, Uniform
 
 Exponents = tuple[float, float]
 
@@ -54,8 +54,11 @@ ELSEWHERE: dict[str, dict[str, Parameter]] = {
 }
 """The same for every dataset."""
 
-LEARNING_RATES: dict[str, Parameter] = {"MixedSame": LogUniform(-5.5, -4.5, default=1e-5)}
-"""Where the paper changes DomainBed's range of the learning rate, for every algorithm."""
+EVERY_ALGORITHM: dict[str, dict[str, Parameter]] = {
+    "MixedSame": {"lr": LogUniform(-5.5, -4.5, default=1e-5)},
+    "Digits": {"lr": Fixed(1e-4), "batch_size": Fixed(32)},
+}
+"""Where the paper, or on Digits the work it follows, leaves DomainBed's ranges whatever the algorithm."""
 
 
 def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[str, Parameter]:
@@ -68,9 +71,7 @@ def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[st
     ranges = BALLS[setting].get("UAT" if algorithm == "EnsembleUAT" else algorithm, {}).get(dataset)
     if ranges is not None:
         space |= {name: _log(r, default) for name, r, default in zip(("eps", "alpha"), ranges, (1.0, 0.1), strict=True)}
-    if dataset in LEARNING_RATES:
-        space["lr"] = LEARNING_RATES[dataset]
-    return space
+    return space | EVERY_ALGORITHM.get(dataset, {})
 
 
 def _log(exponents: Exponents, default: float) -> LogUniform:

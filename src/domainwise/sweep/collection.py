@@ -65,7 +65,8 @@ def method(run: Run) -> str:
 
 def is_companion(run: Run) -> bool:
     """Whether a run leaves out two domains only to help select others."""
-    return run.setting == "multi" and len(run.test_domains) == 2 and not run.validation_domains
+    roles = run.dataset in DATASETS and DATASETS.find(run.dataset).unseen
+    return run.setting == "multi" and len(run.test_domains) == 2 and not roles and not run.validation_domains
 
 
 def with_companions(curves: Iterable[Curve]) -> list[Curve]:
