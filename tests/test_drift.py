@@ -15,7 +15,6 @@ from domainwise.shipping import fit as fitting
 from domainwise.shipping.drift import LEVEL, drift
 from folders import picture
 
-
 KEPT = 80
 """Samples of each domain that the model keeps in these tests."""
 

@@ -13,6 +13,7 @@ from domainwise.cli import (
     data,
     demo,
     drift,
+    export,
     listing,
     perturbations,
     predict,
@@ -39,6 +40,7 @@ app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
 app.command(epilog=drift.EXAMPLES)(drift.drift)
+app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)

@@ -133,6 +133,15 @@ class Model:
 
         return save(self, Path(folder))
 
+    def export(self, file: Path | str) -> Path:
+        """As one file for other runtimes: .onnx, or .pt2 of torch.export; see `domainwise.shipping.export`."""
+        from domainwise.shipping.export import SUFFIXES, export
+
+        formats = {suffix: name for name, suffix in SUFFIXES.items()}
+        if Path(file).suffix not in formats:
+            raise UserError(f"{file}: name a file that ends in {' or '.join(formats)}")
+        return export(self, formats[Path(file).suffix], Path(file))
+
     @torch.no_grad()
     def _each(self, inputs: Tensor, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The function of all inputs, batch by batch."""

@@ -1,0 +1,31 @@
+"""`domainwise export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domainwise.cli.common import console
+from domainwise.cli.predict import ModelFolder
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise export runs/train --to onnx[/]"
+    "   ·   [bold]domainwise export runs/train --to torch --out classifier.pt2[/]"
+)
+
+
+def export(
+    model: ModelFolder,
+    to: Annotated[str, typer.Option(help="onnx, or torch (torch.export).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write [default: model.onnx or model.pt2 in MODEL].")] = None,
+) -> None:
+    """Write a model as one file for other runtimes, checked against the model.
+
+    It takes raw images (uint8 [N, channels, height, width], any N) and normalises them itself.
+    """
+    from domainwise.shipping.export import SUFFIXES, TOLERANCE
+    from domainwise.shipping.export import export as write
+    from domainwise.shipping.folder import load
+
+    file = write(load(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
+    console.print(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads", soft_wrap=True)
