@@ -1,8 +1,12 @@
 """Pre-trained weights: found, verified, read without executing code, and copied into networks."""
 
+import hashlib
+import json
 import os
 import pickle
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +46,13 @@ def tiny() -> Iterator[str]:
 
     yield "tiny"
     del NETWORKS._things["tiny"], PRETRAINED["tiny"]
+
+
+def call(*arguments: object) -> int:
+    """The exit status of a command."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    return exit_.value.code or 0
 
 
 def tensors(channels: int = 3) -> dict[str, Tensor]:
@@ -210,14 +221,57 @@ def test_planning_many_runs_reads_a_file_once(root: Path, tiny: str, monkeypatch
 
 
 def test_train_command_takes_a_file(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train", "--dataset", "BackgroundDigits", "--algorithm", "ERM", "--steps", "1"]
-    with pytest.raises(SystemExit) as exit_:
-        main([*command, "--out", str(tmp_path / "runs"), "--weights", "absent.pth"])
-    assert exit_.value.code == 2 and "no weights absent.pth" in capsys.readouterr().err
+    command = ["train", "--dataset", "BackgroundDigits", "--algorithm", "ERM", "--steps", 1, "--out", tmp_path / "runs"]
+    assert call(*command, "--weights", "absent.pth") == 2 and "no weights absent.pth" in capsys.readouterr().err
     save_file(tensors(), tmp_path / "other.safetensors")
-    with pytest.raises(SystemExit) as exit_:
-        main([*command, "--out", str(tmp_path / "runs"), "--weights", str(tmp_path / "other.safetensors")])
-    assert exit_.value.code == 2 and "does not fit SmallConvNet: 4 keys missing" in capsys.readouterr().err
+    assert call(*command, "--weights", tmp_path / "other.safetensors") == 2
+    assert "does not fit SmallConvNet: 4 keys missing" in capsys.readouterr().err
+
+
+class Handler(BaseHTTPRequestHandler):
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_get_fetches_by_checksum_and_list_shows_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Handler, "body", os.urandom(5000))
+    digest = hashlib.sha256(Handler.body).hexdigest()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(weights.Weights, "url", f"http://127.0.0.1:{server.server_port}/resnet18.pth")
+    monkeypatch.setitem(weights.WEIGHTS, "resnet18", weights.Weights("net.pth", "small", "free", digest, 5000))
+    try:
+        assert call("weights", "get", "resnet18") == 0
+        assert (root / "weights" / "net.pth").read_bytes() == Handler.body
+        assert weights.locate(weights.planned("resnet18")) == root / "weights" / "net.pth"
+        (root / "weights" / "net.pth").unlink()
+        monkeypatch.setattr(Handler, "body", bytes(5000))
+        assert call("weights", "get", "resnet18") == 2 and "checksum" in capsys.readouterr().err
+        assert not (root / "weights" / "net.pth").exists()
+    finally:
+        server.shutdown()
+        server.server_close()
+    for name, words in (("resnet19", "did you mean 'resnet18'"), ("resnet50-v1", "not published as a file")):
+        assert call("weights", "get", name) == 2 and words in capsys.readouterr().err
+
+    save_file(tensors(), root / "mine.safetensors")
+    assert call("weights", "list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["weights"]["resnet18"]["path"] == "" and "0.485" in listed["normalisation"]
+    assert listed["weights"]["resnet50"]["networks"] == ["resnet50", "resnet50-live"]
+    assert listed["other_files"] == [str(root / "mine.safetensors")]
+    assert call("weights", "list") == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("resnet50-v1", "mine.safetensors", "BSD-3-Clause", "mean (0.485"))
 
 
 IMAGENET = {"dog": range(151, 269), "elephant": (101, 385, 386), "guitar": (402, 546)}

@@ -23,6 +23,7 @@ from domainwise.cli import (
     table,
     theory,
     train,
+    weights,
 )
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
@@ -54,6 +55,7 @@ app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 data.app.command(epilog=check.EXAMPLES)(check.check)
 app.add_typer(data.app, name="data")
+app.add_typer(weights.app, name="weights")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

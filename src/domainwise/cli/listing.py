@@ -8,9 +8,10 @@ EXAMPLES = "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list --j
 
 
 def list_everything(as_json: Json = False) -> None:
-    """Show every algorithm, dataset and network, one line each."""
+    """Show every algorithm, dataset, network and augmentation, one line each."""
     from domainwise.algorithms import ALGORITHMS
     from domainwise.data import DATASETS
+    from domainwise.data.augment import AUGMENTATIONS
     from domainwise.nets import NETWORKS
     from domainwise.registry import first_line
 
@@ -18,6 +19,7 @@ def list_everything(as_json: Json = False) -> None:
         "algorithms": {name: first_line(method) for name, method in ALGORITHMS.items()},
         "datasets": {name: f"{data.summary} Domains: {', '.join(data.domains)}." for name, data in DATASETS.items()},
         "networks": {name: first_line(features) for name, features in NETWORKS.items()},
+        "augmentations": {name: chosen.summary for name, chosen in AUGMENTATIONS.items() if chosen is not None},
     }
     if as_json:
         print_json(things)

@@ -13,6 +13,7 @@ import typer
 from rich.live import Live
 
 from domainwise.cli.common import (
+    Augmentation,
     DataRoot,
     Device,
     FullCurves,
@@ -60,6 +61,7 @@ def sweep(
     evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
     network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
     weights: Weights = "",
+    augmentation: Augmentation = None,
     precision: Precision = "auto",
     full_curves: FullCurves = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
@@ -99,6 +101,7 @@ def sweep(
         precision=pick_precision(precision, device),
         full_curves=full_curves,
         weights=planned(network or "", weights, data_root),
+        augmentation=augmentation,
         hparams=parse_hparams(hparam or []),
     )
     place = {

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from domainwise.cli.common import (
+    Augmentation,
     DataRoot,
     Device,
     FullCurves,
@@ -36,6 +37,7 @@ def train(
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
     network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
     weights: Weights = "",
+    augmentation: Augmentation = None,
     steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Steps between evaluations [default: the dataset's].")
@@ -79,6 +81,7 @@ def train(
         full_curves=full_curves,
         track=track or [],
         weights=planned(network or "", weights, data_root),
+        augmentation=augmentation,
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)

@@ -51,6 +51,7 @@ class Plan:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     variant: str = ""
     weights: str = ""
+    augmentation: str | None = None
     full_curves: bool = False
 
     def __post_init__(self) -> None:
@@ -131,6 +132,7 @@ class Plan:
             setting=self.setting,
             variant=self.variant or ("paper" if self.space == "paper" else ""),
             weights=self.weights,
+            augmentation=self.augmentation,
             full_curves=self.full_curves,
         )
 

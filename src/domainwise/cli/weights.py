@@ -1,0 +1,99 @@
+"""`domainwise weights list`, `domainwise weights get`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from domainwise.cli.common import DataRoot, Json, console, print_json
+from domainwise.cli.downloading import download_bar
+from domainwise.errors import UserError, unknown
+
+LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
+GET_EXAMPLES = (
+    "Examples:  [bold]domainwise weights get resnet18[/]   ·   "
+    "[bold]domainwise weights get resnet50 --data-root ~/data[/]"
+)
+
+app = typer.Typer(
+    help="Pre-trained weights: which there are, which are here, and how to get them.", no_args_is_help=True
+)
+
+
+@app.command("list", epilog=LIST_EXAMPLES)
+def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
+    """Show the weights known by name and any other file of weights in the data root, with licence and normalisation."""
+    from domainwise.data import data_root as find_root
+    from domainwise.nets.weights import FOLDER, NORMALISATION
+
+    root = find_root(data_root)
+    known, others = describe(root)
+    if as_json:
+        print_json({"root": str(root), "normalisation": NORMALISATION, "weights": known, "other_files": others})
+        return
+    table = Table(title=f"Weights in {root / FOLDER} and {root}", title_justify="left", show_lines=True)
+    for heading in ("weights", "here", "what they are"):
+        table.add_column(heading, no_wrap=heading == "here")
+    for name, fact in known.items():
+        here = "[green]yes[/]" if fact["path"] else "no"
+        size = f", {fact['bytes'] / 1e6:,.0f} MB" if fact["bytes"] else ""
+        lines = [
+            f"{fact['summary']}.",
+            f"{fact['file']}{size}. Licence: {fact['licence']}.",
+            f"For the networks {', '.join(fact['networks'])}." if fact["networks"] else "By --weights.",
+        ]
+        table.add_row(f"[bold]{name}[/]", here, escape("\n".join(lines)))
+    for file in others:
+        table.add_row(f"[bold]{escape(Path(file).name)}[/]", "[green]yes[/]", escape(f"{file}: a file of your own."))
+    console.print(table)
+    console.print(f"All expect images as {NORMALISATION}.", soft_wrap=True, highlight=False)
+    console.print("Fetch published ones: domainwise weights get NAME", highlight=False)
+
+
+def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
+    """What is known of each weights by name, as plain JSON values, and the other files there."""
+    from domainwise.nets import PRETRAINED
+    from domainwise.nets.weights import FOLDER, SUFFIXES, WEIGHTS
+
+    files = [file for place in (root / FOLDER, root) if place.is_dir() for file in sorted(place.iterdir())]
+    found = {file.name: str(file) for file in reversed(files) if file.suffix in SUFFIXES}
+    known = {
+        name: {
+            "file": weights.file,
+            "path": found.get(weights.file, ""),
+            "summary": weights.summary,
+            "licence": weights.licence,
+            "bytes": weights.size,
+            "sha256": weights.sha256,
+            "networks": [network for network, wanted in PRETRAINED.items() if wanted == name],
+        }
+        for name, weights in WEIGHTS.items()
+    }
+    named = {weights.file for weights in WEIGHTS.values()}
+    return known, sorted(path for name, path in found.items() if name not in named)
+
+
+@app.command(epilog=GET_EXAMPLES)
+def get(
+    name: Annotated[str, typer.Argument(help="See: domainwise weights list.")],
+    data_root: DataRoot = None,
+) -> None:
+    """Fetch published weights into the data root: continues if it was interrupted, and checks the checksum."""
+    from domainwise.data import data_root as find_root
+    from domainwise.data.downloads import Download, fetch
+    from domainwise.files import writable_folder
+    from domainwise.nets.weights import FOLDER, WEIGHTS
+
+    if name not in WEIGHTS:
+        raise unknown("weights", name, WEIGHTS)
+    weights = WEIGHTS[name]
+    root = data_root.expanduser() if data_root else find_root()
+    if not weights.sha256:
+        raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
+    writable_folder(root)
+    download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
+    with download_bar() as progress:
+        file = fetch(download, root, progress(download))
+    console.print(f"{name} is in {file}", soft_wrap=True, highlight=False)
