@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from domainwise import plugins
 from domainwise.errors import unknown
 
 T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """A dictionary of named things whose look-up error names the nearest name."""
+    """A dictionary of named things whose look-up error names the nearest name.
+
+    Plugins are imported before a name is taken for unknown, and before names are listed.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -22,17 +26,21 @@ class Registry(Generic[T]):
         return thing
 
     def find(self, name: str) -> T:
-        if name not in self._things:
+        if name not in self:
             raise unknown(self.kind, name, self._things)
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:
+        plugins.load()
         return iter(self._things)
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._things:
+            plugins.load()
         return name in self._things
 
     def items(self) -> Iterator[tuple[str, T]]:
+        plugins.load()
         return iter(self._things.items())
 
 

@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from domainwise import plugins
 from domainwise.cli import (
     audit,
     cam,
@@ -21,6 +24,7 @@ from domainwise.cli import (
     reproduce,
     sweep,
     table,
+    template,
     theory,
     train,
     weights,
@@ -30,12 +34,23 @@ from domainwise.errors import UserError
 
 app = typer.Typer(
     name="domainwise",
-    help="Train and judge models that must work on domains they have never seen.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def everywhere(
+    plugin: Annotated[
+        list[Path] | None, typer.Option(help="Python file with your own algorithms, networks or datasets.")
+    ] = None,
+) -> None:
+    """Train and judge models that must work on domains they have never seen."""
+    plugins.use(plugin or [])
+
+
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
@@ -52,6 +67,7 @@ app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
+app.command(epilog=template.EXAMPLES)(template.template)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 data.app.command(epilog=check.EXAMPLES)(check.check)
 app.add_typer(data.app, name="data")

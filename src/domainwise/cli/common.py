@@ -3,13 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from domainwise.errors import UserError
-from domainwise.protocol.spaces import Value
+
+if TYPE_CHECKING:
+    from domainwise.protocol.spaces import Value
 
 
 def _console(stderr: bool) -> Console:
@@ -46,7 +48,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> dict[str, Value]:
+def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, Value]":
     """["eps=2", "norm=linf"] -> {"eps": 2, "norm": "linf"}."""
     values: dict[str, Value] = {}
     for pair in pairs:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from domainwise import plugins
 from domainwise.claims import Busy, holder
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, train
@@ -69,6 +70,7 @@ def train_task(run: Run, settings: Settings) -> None:
     A request to stop that comes while the data is loaded is heard after the first step.
     """
     torch.set_num_threads(1)
+    plugins.use(settings.plugins)
 
     def hear(_: int) -> None:
         if early.requested:

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from domainwise import files
+from domainwise import files, plugins
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
 from domainwise.engine.devices import DEVICES, pick_device
@@ -38,6 +38,8 @@ class Settings:
     data_root: Path | None = None
     retry: bool = False
     """Whether runs that failed before are tried again."""
+    plugins: tuple[str, ...] = ()
+    """Files of the user's own that name what the runs use; workers import them."""
 
     def check(self, runs: Sequence[Run], *, here: bool = True) -> None:
         """Finds what would stop every run, before any is started or anything written.
@@ -58,7 +60,8 @@ class Settings:
     def elsewhere(self) -> "Settings":
         """For workers that share the files but not the environment or the working folder."""
         root = data_root(self.data_root)
-        return replace(self, out=self.out.absolute(), data_root=root.absolute() if root.is_dir() else None)
+        known = root.absolute() if root.is_dir() else None
+        return replace(self, out=self.out.absolute(), data_root=known, plugins=plugins.files())
 
 
 def cost(run: Run) -> float:

@@ -1,0 +1,122 @@
+"""A user's own parts: from a file or an installed package, by name everywhere, in every process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from domainwise import plugins
+
+QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
+
+
+def domainwise(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own: what a plugin registers stays there."""
+    clean = {name: value for name, value in os.environ.items() if name != plugins.VARIABLE}
+    return subprocess.run(
+        [sys.executable, "-m", "domainwise", *arguments],
+        cwd=folder,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def template(folder: Path, kind: str) -> Path:
+    result = domainwise(folder, "template", kind)
+    assert result.returncode == 0, result.stderr
+    path = folder / f"my {kind}.py"
+    path.write_text(result.stdout)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "uses"),
+    [
+        ("algorithm", ("--dataset", "BackgroundDigits", "--algorithm", "WorstDomain", "--test-domain", "scene1")),
+        ("network", ("--dataset", "BackgroundDigits", "--network", "two-layers", "--test-domain", "scene1")),
+        ("dataset", ("--dataset", "Bars", "--algorithm", "DAT", "--test-domain", "dark")),
+    ],
+)
+def test_every_template_runs_as_it_is(kind: str, uses: tuple[str, ...], tmp_path: Path) -> None:
+    file = template(tmp_path, kind)
+    result = domainwise(tmp_path, "--plugin", file.name, "train", *uses, *QUICK, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["status"] == "done"
+
+
+def test_worker_processes_know_the_plugin_and_the_list_names_it(tmp_path: Path) -> None:
+    file = template(tmp_path, "algorithm")
+    settings = ("--dataset", "BackgroundDigits", "--test-domains", "scene1", "--hparams", "1", "--trials", "1", *QUICK)
+    result = domainwise(
+        tmp_path, "sweep", "--algorithms", "WorstDomain", *settings, "--json", DOMAINWISE_PLUGINS=str(file)
+    )
+    assert result.returncode == 0, result.stderr
+    assert "WorstDomain" in result.stdout
+    listed = json.loads(domainwise(tmp_path, "--plugin", file.name, "list", "--json").stdout)
+    assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")
+
+
+def test_a_cluster_task_imports_the_plugins_it_was_sent_with(tmp_path: Path) -> None:
+    """What Ray and Slurm call, in a process whose environment does not name the plugin."""
+    file = template(tmp_path, "dataset")
+    script = (
+        "import sys; from pathlib import Path; import domainwise as dw; from domainwise import plugins\n"
+        "from domainwise.sweep.cluster import train_task; from domainwise.sweep.events import Settings\n"
+        "run = dw.Run(dataset='Bars', algorithm='ERM', train_domains=('middle', 'bright'), test_domains=('dark',),\n"
+        "    hparams={'lr': 1e-3, 'weight_decay': 0.0, 'batch_size': 4, 'dropout': 0.0}, network='small-cnn',\n"
+        "    steps=2, evaluate_every=1, image_size=16)\n"
+        "train_task(run, Settings(Path('out'), 'cpu', plugins=(sys.argv[1],)))\n"
+        "print(next(Path('out').glob('*/records.jsonl')).read_text())\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != plugins.VARIABLE}
+    command = [sys.executable, "-c", script, str(file)]
+    result = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120)
+    assert '"status": "done"' in result.stdout, result.stdout + result.stderr
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(template(tmp_path, "dataset").read_text())
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[domainwise.plugins]\nbars = mine\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = domainwise(tmp_path, "list", "--json", PYTHONPATH=path)
+    assert "Bars" in json.loads(result.stdout)["datasets"], result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("absent.py", None, "absent.py is not a file"),
+        ("words.txt", "hello", "words.txt is not a Python file"),
+        ("broken.py", "x = 1\ny = x / 0\n", "broken.py failed at line 2: ZeroDivisionError"),
+        ("wrong.py", "def (:\n", "wrong.py failed at line 1: SyntaxError"),
+        (
+            "taken.py",
+            "import domainwise as dw\n@dw.algorithm\nclass ERM(dw.Algorithm):\n    pass\n",
+            "algorithm 'ERM' is registered twice",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_one_line(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    result = domainwise(tmp_path, "--plugin", name, "list")
+    assert result.returncode == 2 and complaint in result.stderr
+    assert "Traceback" not in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+def test_help_does_not_wait_for_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys, domainwise.cli\n"
+        "try: domainwise.cli.main(['--help'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip().endswith("False"), result.stderr
