@@ -88,7 +88,7 @@ class Run:
         Without a test domain it trains on every domain: to ship a model, not to judge one. `weights` is a file;
         networks that start from published weights need none.
         """
-        data = dataset if isinstance(dataset, Dataset) else find_dataset(dataset)
+        data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).suited(network)
         method = ALGORITHMS.find(algorithm)
         test = _domains(data, test_domains)
         validation = tuple(domain for domain in data.validation if domain not in test)

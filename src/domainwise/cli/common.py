@@ -36,6 +36,16 @@ Augmentation = Annotated[
 Weights = Annotated[
     str, typer.Option(help="File a pre-trained network starts from [default: the published one, in the data root].")
 ]
+Own = Annotated[
+    Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images of --data that cannot be decoded.")]
+ImageSize = Annotated[
+    int | None, typer.Option(help="Height and width to load images at [default: the dataset's, or as --network wants].")
+]
+Augmentation = Annotated[
+    str | None, typer.Option(help="none, domainbed or oodbench [default: the dataset's, or as --network wants].")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
 
 

@@ -17,9 +17,12 @@ from domainwise.cli.common import (
     DataRoot,
     Device,
     FullCurves,
+    ImageSize,
     Json,
+    Own,
     Precision,
     Seed,
+    SkipBad,
     Weights,
     console,
     errors_console,
@@ -32,6 +35,7 @@ from domainwise.errors import UserError
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
     "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 2 --on ray[/]"
+    "   ·   [bold]domainwise sweep --data ~/photos --algorithms ERM,DAT --hparams 5[/]"
 )
 STATUS_EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
 WATCH_SECONDS = 2.0
@@ -46,7 +50,9 @@ Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed befor
 
 
 def sweep(
-    dataset: Annotated[str, typer.Option(help="See: domainwise list.")],
+    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.")] = None,
+    data: Own = None,
+    skip_bad: SkipBad = False,
     algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,DAT",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
@@ -60,6 +66,8 @@ def sweep(
     steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
     network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
+    image_size: ImageSize = None,
+    augmentation: Augmentation = None,
     weights: Weights = "",
     augmentation: Augmentation = None,
     precision: Precision = "auto",
@@ -80,13 +88,15 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
+    from domainwise.cli.own import choose
     from domainwise.engine.devices import pick_precision
     from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import Plan
 
+    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
     plan = Plan(
-        dataset,
+        chosen.name,
         names(algorithms),
         draws=hparams,
         trials=trials,
@@ -97,6 +107,8 @@ def sweep(
         steps=steps,
         evaluate_every=evaluate_every,
         network=network,
+        image_size=image_size,
+        augmentation=augmentation,
         seed=seed,
         precision=pick_precision(precision, device),
         full_curves=full_curves,

@@ -12,9 +12,12 @@ from domainwise.cli.common import (
     DataRoot,
     Device,
     FullCurves,
+    ImageSize,
     Json,
+    Own,
     Precision,
     Seed,
+    SkipBad,
     Weights,
     console,
     errors_console,
@@ -24,18 +27,28 @@ from domainwise.cli.common import (
 from domainwise.errors import UserError
 
 EXAMPLES = (
-    "Examples:  [bold]domainwise train --dataset BackgroundDigits --algorithm DAT --test-domain 0 --hparam eps=2[/]"
+    "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
+    "   ·   [bold]domainwise train --dataset BackgroundDigits --algorithm DAT --test-domain 0 --hparam eps=2[/]"
     "   ·   [bold]domainwise train --dataset ColoredMNIST --test-domain -90% --algorithm IRM --data-root ~/data[/]"
 )
 
 
 def train(
-    dataset: Annotated[str, typer.Option(help="See: domainwise list.")] = "BackgroundDigits",
+    dataset: Annotated[
+        str | None, typer.Option(help="See: domainwise list [default: BackgroundDigits, unless --data].")
+    ] = None,
+    data: Own = None,
+    skip_bad: SkipBad = False,
     algorithm: Annotated[str, typer.Option(help="See: domainwise list.")] = "DAT",
-    test_domain: Annotated[list[str], typer.Option(help="Unseen domain, name or number; repeat for several.")] = ["0"],  # noqa: B006
+    test_domain: Annotated[
+        list[str] | None,
+        typer.Option(help="Unseen domain, name or number; repeat for several [default: the first; none of --data]."),
+    ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain [default: all others].")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
     network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
+    image_size: ImageSize = None,
+    augmentation: Augmentation = None,
     weights: Weights = "",
     augmentation: Augmentation = None,
     steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
@@ -57,7 +70,8 @@ def train(
 ) -> None:
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
     from domainwise.claims import Busy
-    from domainwise.data import find_dataset
+    from domainwise.cli.own import choose
+    from domainwise.data import DATASETS
     from domainwise.engine.devices import pick_precision
     from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
@@ -65,13 +79,18 @@ def train(
     from domainwise.runs import Run
     from domainwise.shipping.fit import trained_model
 
+    dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
+    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
+    unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
     run = Run.plan(
-        dataset,
+        chosen,
         algorithm,
-        test_domain,
+        unseen,
         train_domains=train_domain,
         hparams=parse_hparams(hparam or []),
         network=network,
+        image_size=image_size,
+        augmentation=augmentation,
         steps=steps,
         evaluate_every=evaluate_every,
         draw=draw,
@@ -102,8 +121,7 @@ def train(
         if bar.live.is_started:
             bar.stop()
     if outcome.status.status == "done":
-        data = find_dataset(run.dataset).load(data_root, run.image_size)
-        trained_model(outcome, data, device).save(out)
+        trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     if as_json:
         final = [{"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in last]

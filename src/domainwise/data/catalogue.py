@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,23 @@ class Dataset:
     def image_size(self) -> int:
         """Height and width of its images; 0 for vectors."""
         return self.shape[-1] if len(self.shape) == 3 else 0
+
+    def suited(self, network: str | None) -> "Dataset":
+        """As this network wants it: image size, augmentation, search ranges and steps of a folder go with the network.
+
+        Published datasets have their own protocol, whatever the network.
+        """
+        if not FOLDER.fullmatch(self.name) or not (network or "").startswith("resnet") or network == self.network:
+            return self
+        return replace(
+            self,
+            network=str(network),
+            shape=(3, 224, 224),
+            scale="image",
+            augmentation="domainbed",
+            steps=5001,
+            evaluate_every=300,
+        )
 
     @property
     def testable(self) -> tuple[str, ...]:

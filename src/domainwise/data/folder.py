@@ -5,6 +5,7 @@ equal data: after a change of the folder the same command plans a new run instea
 old run refuses to continue on new data.
 """
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -18,6 +19,8 @@ from domainwise.data.catalogue import DATASETS, FOLDER, Dataset
 from domainwise.data.decode import SUFFIXES
 from domainwise.data.environments import Environments
 from domainwise.errors import UserError
+
+log = logging.getLogger("domainwise")
 
 LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -105,6 +108,8 @@ class _Loader:
         found = decode(folder.files, size, label=folder.name, which=str(self.path), cache=cache)
         if found.bad and not self.skip_bad:
             raise bad_images([(folder.files[number], reason) for number, reason in found.bad.items()])
+        for number, reason in found.bad.items():
+            log.warning("note: left out %s: %s", folder.files[number], reason)
         return as_environments(folder, found.images, found.bad)
 
 

@@ -50,7 +50,7 @@ def fit(
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is told the number of every step.
     """
-    data = source(environments, data_root, image_size)
+    data = source(environments, data_root, image_size, network)
     run = Run.plan(
         data.dataset,
         algorithm,

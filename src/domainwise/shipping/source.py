@@ -15,7 +15,12 @@ class Source:
     environments: Environments
 
 
-def source(data: Environments | Path | str, data_root: Path | None = None, image_size: int | None = None) -> Source:
+def source(
+    data: Environments | Path | str,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    network: str | None = None,
+) -> Source:
     """A dataset by name, a folder of images by path, or data in memory, whose name then tells its content.
 
     So a training that is asked for again with other data of the same name is another training.
@@ -23,7 +28,7 @@ def source(data: Environments | Path | str, data_root: Path | None = None, image
     if isinstance(data, Environments):
         named = replace(data, name=f"{data.name}-{fingerprint(data)}")
         return Source(Dataset.of(named), named)
-    dataset = find_dataset(str(data))
+    dataset = find_dataset(str(data)).suited(network)
     return Source(dataset, dataset.load(data_root, image_size))
 
 

@@ -53,6 +53,8 @@ class Plan:
     weights: str = ""
     augmentation: str | None = None
     full_curves: bool = False
+    image_size: int | None = None
+    augmentation: str | None = None
 
     def __post_init__(self) -> None:
         data = self._data
@@ -80,7 +82,7 @@ class Plan:
 
     @cached_property
     def _data(self) -> Dataset:
-        return find_dataset(self.dataset)
+        return find_dataset(self.dataset).suited(self.network)
 
     def runs(self) -> list[Run]:
         """Trials first, then draws: an interrupted plan has compared all algorithms on what it finished."""
@@ -134,6 +136,8 @@ class Plan:
             weights=self.weights,
             augmentation=self.augmentation,
             full_curves=self.full_curves,
+            image_size=self.image_size,
+            augmentation=self.augmentation,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:

@@ -1,0 +1,51 @@
+"""The data of `train` and `sweep`: a dataset by name or a folder of the user's own, and the network it begins with."""
+
+from pathlib import Path
+
+from domainwise.cli.common import errors_console
+from domainwise.data import DATASETS, Dataset, find_dataset, image_folder
+from domainwise.data.folder import scan
+from domainwise.errors import UserError
+from domainwise.nets.weights import WEIGHTS, find
+
+PRETRAINED, SCRATCH = "resnet18", "small-cnn"
+
+
+def choose(
+    dataset: str | None, own: Path | None, skip_bad: bool, network: str | None, weights: str, data_root: Path | None
+) -> tuple[Dataset, str | None]:
+    """The data, and the network if one was named or had to be chosen: for a folder, by whether there are weights."""
+    if own is not None and dataset is not None:
+        raise UserError("give either --dataset NAME or --data DIR, not both")
+    name = dataset if own is None else str(own)
+    if name is None:
+        raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
+    if own is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
+        if skip_bad:
+            raise UserError("--skip-bad goes with --data DIR: a published dataset is whole, or fetched again")
+        return find_dataset(name), network
+    data = image_folder(name, skip_bad=skip_bad)
+    for note in scan(Path(name).expanduser().resolve()).notes():
+        errors_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    if network is None:
+        network, why = _begin_with(weights, data_root)
+        errors_console.print(why, highlight=False, markup=False, soft_wrap=True)
+    return data, network
+
+
+def _begin_with(weights: str, data_root: Path | None) -> tuple[str, str]:
+    """The network for a folder when none is named, and why."""
+    try:
+        file = find(weights or WEIGHTS[PRETRAINED].file, data_root)
+    except UserError:
+        if weights:
+            raise
+        how = f"domainwise weights get {PRETRAINED}"
+        return SCRATCH, (
+            f"network: {SCRATCH} from scratch at 64 pixels, quick to train; "
+            f"for {PRETRAINED} from ImageNet weights at 224 pixels get them once: {how}"
+        )
+    return PRETRAINED, (
+        f"network: {PRETRAINED} from the weights {file} at 224 pixels; "
+        f"for a quick start from scratch at 64 pixels: --network {SCRATCH}"
+    )
