@@ -15,6 +15,7 @@ from domainwise.cli import (
     check,
     data,
     demo,
+    doctor,
     drift,
     export,
     listing,
@@ -68,6 +69,7 @@ app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command(epilog=template.EXAMPLES)(template.template)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
 data.app.command(epilog=check.EXAMPLES)(check.check)
 app.add_typer(data.app, name="data")
