@@ -30,9 +30,6 @@ Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto:
 FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Augmentation = Annotated[
-    str | None, typer.Option(help="Of training images: none, domainbed or oodbench [default: the dataset's].")
-]
 Weights = Annotated[
     str, typer.Option(help="File a pre-trained network starts from [default: the published one, in the data root].")
 ]
@@ -44,7 +41,8 @@ ImageSize = Annotated[
     int | None, typer.Option(help="Height and width to load images at [default: the dataset's, or as --network wants].")
 ]
 Augmentation = Annotated[
-    str | None, typer.Option(help="none, domainbed or oodbench [default: the dataset's, or as --network wants].")
+    str | None,
+    typer.Option(help="Of training images: none, domainbed or oodbench [default: the dataset's, or the network's]."),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
 

@@ -69,7 +69,6 @@ def sweep(
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
-    augmentation: Augmentation = None,
     precision: Precision = "auto",
     full_curves: FullCurves = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
@@ -113,7 +112,6 @@ def sweep(
         precision=pick_precision(precision, device),
         full_curves=full_curves,
         weights=planned(network or "", weights, data_root),
-        augmentation=augmentation,
         hparams=parse_hparams(hparam or []),
     )
     place = {

@@ -50,7 +50,6 @@ def train(
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
-    augmentation: Augmentation = None,
     steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(help="Steps between evaluations [default: the dataset's].")
@@ -100,7 +99,6 @@ def train(
         full_curves=full_curves,
         track=track or [],
         weights=planned(network or "", weights, data_root),
-        augmentation=augmentation,
     )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)

@@ -54,7 +54,6 @@ class Plan:
     augmentation: str | None = None
     full_curves: bool = False
     image_size: int | None = None
-    augmentation: str | None = None
 
     def __post_init__(self) -> None:
         data = self._data
@@ -137,7 +136,6 @@ class Plan:
             augmentation=self.augmentation,
             full_curves=self.full_curves,
             image_size=self.image_size,
-            augmentation=self.augmentation,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:
