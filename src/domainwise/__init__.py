@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from domainwise.nets.network import NETWORKS, Network, network
     from domainwise.records import Record
     from domainwise.runs import Run
+    from domainwise.shipping.estimator import DomainGeneralizer
     from domainwise.shipping.fit import fit
     from domainwise.shipping.folder import load
     from domainwise.shipping.model import Model
@@ -25,6 +26,7 @@ _HOMES = {
     "domainwise.nets": ("NETWORKS", "Network", "network"),
     "domainwise.records": ("Record",),
     "domainwise.runs": ("Run",),
+    "domainwise.shipping.estimator": ("DomainGeneralizer",),
     "domainwise.shipping.fit": ("fit",),
     "domainwise.shipping.folder": ("load",),
     "domainwise.shipping.model": ("Model",),
@@ -38,6 +40,7 @@ __all__ = [
     "DATASETS",
     "NETWORKS",
     "Algorithm",
+    "DomainGeneralizer",
     "Environments",
     "Interrupted",
     "Model",

@@ -54,5 +54,5 @@ def judge(
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
         totals.append(total / len(rows))
     algorithm.train()
-    values = torch.stack(totals).tolist()
+    values = torch.stack(totals).tolist() if totals else []
     return {part: (accuracy, loss) for part, (accuracy, loss) in zip(parts, values, strict=True)}

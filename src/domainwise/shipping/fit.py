@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def fit(
     steps: int | None = None,
     evaluate_every: int | None = None,
     hparams: Mapping[str, Value] | None = None,
+    held_out: float | None = None,
     precision: str = "fp32",
     device: str = "auto",
     seed: int = 0,
@@ -44,13 +46,18 @@ def fit(
 ) -> Model:
     """Trains on every domain but the test domains (by default on all), and gives the model of the last step.
 
-    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fifth of every domain
-    is held out of training: to watch the accuracy, and as what drift is measured against.
+    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A part of every domain
+    (`held_out`, by default a fifth) is not trained on: it watches the accuracy, and drift is measured against it; with
+    0 all is trained on and neither is known.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is told the number of every step.
     """
     data = source(environments, data_root, image_size, network)
+    if held_out is not None:
+        if not 0 <= held_out < 1:
+            raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
+        data = replace(data, dataset=replace(data.dataset, held_out=held_out))
     run = Run.plan(
         data.dataset,
         algorithm,
