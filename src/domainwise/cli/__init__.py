@@ -18,6 +18,7 @@ from domainwise.cli import (
     doctor,
     drift,
     export,
+    figure,
     listing,
     perturbations,
     predict,
@@ -63,6 +64,7 @@ app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
 app.command(epilog=table.EXAMPLES)(table.table)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=figure.EXAMPLES)(figure.figure)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,6 +14,8 @@ from domainwise import files
 from domainwise.errors import UserError
 
 FORMATS = ("png", "pdf", "svg")
+TIMELESS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+"""What a format writes of its time of making, left out."""
 
 
 def grid(
@@ -55,6 +58,7 @@ def check_format(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Without dates or random names: the same figure gives the same bytes."""
     form = check_format(path)
-    with files.atomic(path) as file:
-        figure.savefig(file, format=form, dpi=dpi)
+    with files.atomic(path) as file, mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42}):
+        figure.savefig(file, format=form, dpi=dpi, metadata=TIMELESS[form])

@@ -40,7 +40,7 @@ class AccuracyTable:
         cls, dataset: str, selection: str, scores: Scores, order: Sequence[str] = (), baseline: str = "ERM"
     ) -> "AccuracyTable":
         """From selected scores; methods in the given order, the rest after them by name."""
-        columns = _ordered(dataset, {column for by_column in scores.values() for column in by_column})
+        columns = in_order(dataset, {column for by_column in scores.values() for column in by_column})
         names = [name for name in order if name in scores] + sorted(set(scores) - set(order))
         rows = []
         for name in names:
@@ -129,7 +129,7 @@ def _registered(scores: Scores) -> list[str]:
     return [name for algorithm in ALGORITHMS for name in sorted(scores) if name.split(" (")[0] == algorithm]
 
 
-def _ordered(dataset: str, columns: set[str]) -> list[str]:
+def in_order(dataset: str, columns: set[str]) -> list[str]:
     """Domains in the dataset's order, and unknown ones by name."""
     known = list(DATASETS.find(dataset).domains) if dataset in DATASETS else []
     rank = {domain: i for i, domain in enumerate(known)}

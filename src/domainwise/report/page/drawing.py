@@ -3,16 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from domainwise.protocol.selection import Choice, Curve
-from domainwise.report.statistics import Choices
+from domainwise.report.courses import Course
 
 WIDTH, HEIGHT = 270, 190
 LEFT, RIGHT, TOP, BOTTOM = 30, 10, 8, 24
-POINTS = 100
-"""Longer curves are thinned to this many points."""
 
 
 @dataclass(frozen=True)
@@ -50,45 +46,6 @@ class Bar:
         spread = error or 0.0
         place = None if mark is None else scale(mark)
         return cls(scale(mean - spread), scale(mean), scale(mean + spread), place)
-
-
-@dataclass(frozen=True)
-class Course:
-    """One method's accuracy on one unseen domain over the steps: mean, standard error, and the selected points."""
-
-    method: str
-    steps: tuple[int, ...]
-    mean: tuple[float, ...]
-    error: tuple[float, ...]
-    chosen: tuple[tuple[int, float, int], ...]
-    """(step, accuracy, trial)."""
-
-
-def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str) -> Course:
-    """Over the selected run of every trial; at each step, over the trials that reached it."""
-    values: dict[int, list[float]] = {}
-    for curve, _ in curves:
-        for step, accuracy in zip(curve.steps, curve.accuracy[unseen, "in"], strict=True):
-            values.setdefault(step, []).append(100 * float(accuracy))
-    steps = sorted(values)
-    if len(steps) > POINTS:
-        steps = [steps[i] for i in np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
-    mean = tuple(float(np.mean(values[step])) for step in steps)
-    error = tuple(float(np.std(values[step]) / len(values[step]) ** 0.5) for step in steps)
-    chosen = tuple((choice.step, 100 * choice.accuracy, choice.run.trial) for _, choice in curves)
-    return Course(method, tuple(steps), mean, error, chosen)
-
-
-def courses(curves: Sequence[Curve], found: Choices, columns: Sequence[str]) -> dict[str, list[Course]]:
-    """{column: a course per method that has one}, from what a rule chose."""
-    by_run = {curve.run.id: curve for curve in curves}
-    result: dict[str, list[Course]] = {}
-    for column in columns:
-        for method, own in found.items():
-            if column in own:
-                pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(own[column].items())]
-                result.setdefault(column, []).append(course(method, pairs, column.split(" → ")[-1]))
-    return result
 
 
 @dataclass(frozen=True)

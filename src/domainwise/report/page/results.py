@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.selection import RULES, Choice
 from domainwise.report.beside import printed, printed_beside
-from domainwise.report.page.drawing import Bar, Panel, Scale, courses, panels
+from domainwise.report.courses import courses
+from domainwise.report.page.drawing import Bar, Panel, Scale, panels
+from domainwise.report.palette import slots
 from domainwise.report.statistics import Choices, Difference, Estimate, accuracies, choices
 from domainwise.report.tables import AccuracyTable, Group, Row, groups, table_of
 from domainwise.sweep.collection import Collection
 
-COLOURS = 8
-NEUTRAL, FIRST = "ERM", "DAT"
-"""Who gets the neutral and the first colour on every page."""
 AVERAGE = "average"
 Beside = Mapping[tuple[str, str], tuple[Published, PaperTable]]
 
@@ -78,6 +77,7 @@ class Section:
     title: str
     facts: str
     views: dict[str, View]
+    group: Group
 
 
 def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
@@ -87,7 +87,7 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         found = {rule: choices(group.curves, rule) for rule in RULES}
         views = {rule: _view(group, own, rule, baseline) for rule, own in found.items() if own}
         if views:
-            result.append(Section(group.experiment.dataset, _facts(group), views))
+            result.append(Section(group.experiment.dataset, _facts(group), views, group))
     return result
 
 
@@ -153,10 +153,5 @@ def _verdicts(differences: Sequence[Difference | None]) -> list[Verdict | None]:
 
 
 def colours(shown: Sequence[Section]) -> dict[str, tuple[int, int]]:
-    """{method: (colour, dash)}, the same throughout a page: the baseline is neutral, the paper's own method first."""
-    methods = dict.fromkeys(
-        row.method for section in shown for view in section.views.values() for row in view.table.rows
-    )
-    rest = sorted((m for m in methods if m != NEUTRAL), key=lambda m: m != FIRST)
-    slots = {method: (1 + i % (COLOURS - 1), i // (COLOURS - 1)) for i, method in enumerate(rest)}
-    return {NEUTRAL: (0, 0)} | slots
+    """{method: (colour, dash)}, the same throughout a page."""
+    return slots(row.method for section in shown for view in section.views.values() for row in view.table.rows)

@@ -13,7 +13,9 @@ from domainwise import files
 from domainwise.errors import UserError
 from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
+from domainwise.report import palette
 from domainwise.report.page import drawing
+from domainwise.report.page.pictures import ablations
 from domainwise.report.page.progress import progress
 from domainwise.report.page.results import Section, colours, sections
 from domainwise.sweep.collection import Collection
@@ -21,6 +23,8 @@ from domainwise.sweep.domainbed import RESULTS, collect_any
 
 NAME = "report.html"
 USUAL_RULE = "training-domain"
+NOTES = 10
+"""How many notes are shown."""
 
 
 def write_page(folder: Path, out: Path | None = None, *, baseline: str = "ERM") -> tuple[Path, Collection]:
@@ -53,14 +57,17 @@ def render(folder: Path, collection: Collection, baseline: str = "ERM") -> str:
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
+        "ablations": [ablations(folder, section.group, next(iter(section.views))) for section in shown],
+        "more_notes": max(0, len(collection.notes) - NOTES),
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
         "rule": USUAL_RULE if USUAL_RULE in rules else next(iter(rules), ""),
         "colours": colours(shown),
         "progress": progress(folder, collection),
-        "notes": collection.notes,
+        "notes": collection.notes[:NOTES],
         "version": installed_version(),
         "updated": last_change(folder),
         "drawing": drawing,
+        "palette": palette,
     }
     return environment.get_template("page.html").render(**facts, **sources)
 

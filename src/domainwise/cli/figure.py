@@ -1,0 +1,56 @@
+"""`domainwise figure`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domainwise.cli.common import Json, console, print_json
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise figure curves runs/demo[/]   ·   "
+    "[bold]domainwise figure batch-size runs/sweep --algorithm DAT --out batch-size.pdf[/]   ·   "
+    "[bold]domainwise figure eps-alpha runs/sweep --selection oracle --out radius.svg[/]"
+)
+
+
+def figure(
+    name: Annotated[str, typer.Argument(help="curves, eps-alpha, radius, norms, batch-size or penalties.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File: .pdf, .png or .svg [default: NAME.png in the folder].")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Of a folder with several datasets, this one.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="This one alone [default: all that have the runs].")] = None,
+    selection: Annotated[str, typer.Option(help="Rule that chooses the step, and the run where one is.")] = (
+        "training-domain"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Draw an ablation or the course of training, from records alone, for a paper or a slide.
+
+    [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy ·
+    [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT
+    against steps.
+    """
+    from domainwise.cli.table import print_notes
+    from domainwise.errors import unknown
+    from domainwise.protocol.selection import RULES
+    from domainwise.report.canvas import check_format, save
+    from domainwise.report.figures import draw
+    from domainwise.sweep.domainbed import collect_any
+
+    path = out or folder / f"{name}.png"
+    check_format(path)
+    if selection not in RULES:
+        raise unknown("selection rule", selection, RULES)
+    collection = collect_any(folder)
+    print_notes(collection.notes)
+    drawing = draw(name, folder, collection, dataset=dataset, algorithm=algorithm, rule=selection)
+    save(drawing.figure, path)
+    if as_json:
+        print_json({"figure": str(path), "sentences": list(drawing.sentences)})
+        return
+    for sentence in drawing.sentences:
+        console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Figure: {path}", soft_wrap=True)

@@ -1,0 +1,58 @@
+"""Figures from records alone, by name: `domainwise figure NAME DIR`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+
+from domainwise.errors import UserError, unknown
+from domainwise.report.figures import ablations, over_time
+from domainwise.report.figures.request import Drawing, Request, TooFew
+from domainwise.report.figures.style import SETTINGS
+from domainwise.report.tables import groups
+from domainwise.sweep.collection import Collection
+
+FIGURES: dict[str, Callable[[Request], Drawing]] = {
+    "curves": over_time.curves,
+    "eps-alpha": ablations.eps_alpha,
+    "radius": ablations.radius,
+    "norms": ablations.norms,
+    "batch-size": ablations.batch_size,
+    "penalties": over_time.penalties,
+}
+
+
+def draw(
+    name: str,
+    folder: Path,
+    collection: Collection,
+    *,
+    dataset: str | None = None,
+    algorithm: str | None = None,
+    rule: str = "training-domain",
+) -> Drawing:
+    """The figure of the largest experiment in a folder that has the runs for it."""
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    found = groups(collection)
+    for kind, wanted, known in (
+        ("dataset", dataset, {group.experiment.dataset for group in found}),
+        ("algorithm", algorithm, {curve.run.algorithm for group in found for curve in group.curves}),
+    ):
+        if wanted is not None and wanted not in known:
+            raise unknown(f"{kind} in {folder}", wanted, known)
+    own = [group for group in found if dataset in (None, group.experiment.dataset)]
+    if not own:
+        raise UserError(f"{folder}: no run there has been judged: wait for its first evaluation")
+    missing: TooFew | None = None
+    for group in sorted(own, key=lambda group: -len(group.curves)):
+        try:
+            with mpl.rc_context(SETTINGS):
+                return FIGURES[name](Request(folder, group, rule, algorithm))
+        except TooFew as error:
+            missing = missing or error
+    assert missing is not None
+    raise missing
+
+
+__all__ = ["FIGURES", "Drawing", "Request", "TooFew", "draw"]

@@ -1,0 +1,66 @@
+"""Figures over the steps of training: accuracies and penalties."""
+
+from domainwise.records import PenaltyRecord, RunFolder
+from domainwise.report.courses import courses
+from domainwise.report.figures.request import Drawing, Request, TooFew
+from domainwise.report.figures.style import GROUND, legend, line_with_band, panels
+from domainwise.report.palette import LIGHT, slots
+from domainwise.report.statistics import choices, estimate
+from domainwise.sweep.collection import method
+
+PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
+
+
+def curves(request: Request) -> Drawing:
+    """Accuracy on every unseen domain against steps: of what the rule chose, mean and standard error over trials."""
+    by_column = courses(request.curves, choices(request.curves, request.rule), request.columns)
+    if not any(len(one.steps) > 1 for own in by_column.values() for one in own):
+        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
+        raise TooFew(request, "a run that was judged twice", hint)
+    figure, axes = panels(list(by_column), size=2.4)
+    styles = slots(one.method for own in by_column.values() for one in own)
+    for axis, own in zip(axes, by_column.values(), strict=True):
+        for one in own:
+            colour, dash = styles[one.method]
+            ink = LIGHT[colour]
+            line_with_band(axis, one.steps, one.mean, one.error, ink, one.method, dash)
+            steps, accuracies, _ = zip(*one.chosen, strict=True)
+            axis.scatter(steps, accuracies, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
+        axis.set(xlabel="step")
+    axes[0].set(ylabel="accuracy, %")
+    legend(figure, axes[0])
+    return Drawing(figure, [])
+
+
+def penalties(request: Request) -> Drawing:
+    """The penalties of IRM and of linearised AT and DAT against steps: mean over domains, then over runs."""
+    rows: dict[str, list[list[PenaltyRecord]]] = {}
+    for curve in request.curves:
+        kept = RunFolder(request.folder, curve.run).read_penalties()
+        if kept:
+            rows.setdefault(method(curve.run), []).append(kept)
+    if not rows:
+        hint = "domainwise train --dataset {dataset} --algorithm DAT --track penalties --out {folder}"
+        raise TooFew(request, "runs that tracked penalties", hint)
+    figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], size=2.5)
+    styles = slots(rows)
+    for axis, penalty in zip(axes, PENALTIES, strict=True):
+        lowest = float("inf")
+        for name, runs in rows.items():
+            colour, dash = styles[name]
+            by_step: dict[int, list[float]] = {}
+            for kept in runs:
+                steps = sorted({row.step for row in kept})
+                for step in steps:
+                    own = [getattr(row, penalty) for row in kept if row.step == step]
+                    by_step.setdefault(step, []).append(sum(own) / len(own))
+            shown = {step: estimate(values) for step, values in sorted(by_step.items())}
+            lowest = min(lowest, *(e.mean - e.error for e in shown.values()))
+            means, errors = [e.mean for e in shown.values()], [e.error for e in shown.values()]
+            line_with_band(axis, list(shown), means, errors, LIGHT[colour], name, dash)
+        if lowest > 0:
+            axis.set_yscale("log")
+        axis.set(xlabel="step")
+    axes[0].set(ylabel="mean over training domains")
+    legend(figure, axes[0])
+    return Drawing(figure, [])

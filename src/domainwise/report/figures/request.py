@@ -1,0 +1,54 @@
+"""What is asked of a figure, and what comes back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from domainwise.errors import UserError
+from domainwise.protocol.selection import Curve
+from domainwise.report.tables import Group, in_order
+
+
+@dataclass(frozen=True)
+class Request:
+    """The experiment to draw and the rule that chooses its points."""
+
+    folder: Path
+    group: Group
+    rule: str = "training-domain"
+    algorithm: str | None = None
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        own = (curve for curve in self.group.curves if self.algorithm in (None, curve.run.algorithm))
+        return tuple(own)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """As in the experiment's table."""
+        names = set()
+        for curve in self.curves:
+            source = f"{curve.run.train_domains[0]} → " if curve.run.setting == "single" else ""
+            names |= {f"{source}{unseen}" for unseen in curve.run.test_domains}
+        return in_order(self.group.experiment.dataset, names)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and what it says in words."""
+
+    figure: Figure
+    sentences: Sequence[str]
+
+
+class TooFew(UserError):
+    """The folder lacks the runs that a figure needs; says which command would make them."""
+
+    def __init__(self, request: Request, needed: str, command: str) -> None:
+        dataset = request.group.experiment.dataset
+        example = command.format(dataset=dataset, folder=request.folder)
+        whose = f"{request.algorithm} on {dataset}" if request.algorithm else dataset
+        super().__init__(f"{request.folder}: of {whose}, this figure needs {needed}; e.g. {example}")

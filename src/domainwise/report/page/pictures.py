@@ -1,0 +1,55 @@
+"""Pictures inside the page, each whole in its own address: a light and, where it matters, a dark version."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+
+from domainwise.errors import UserError
+from domainwise.registry import first_line
+from domainwise.report.figures import FIGURES, Request
+from domainwise.report.figures.style import SETTINGS, darkened, svg
+from domainwise.report.tables import Group
+
+ABLATIONS = {
+    "eps-alpha": "Radius and step size",
+    "radius": "Radius",
+    "norms": "The two norms",
+    "batch-size": "Batch size",
+    "penalties": "Penalties over time",
+}
+"""The figures a page shows where there are runs for them; it draws curves itself."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as the page holds it."""
+
+    title: str
+    caption: str
+    sentences: Sequence[str]
+    light: str
+    dark: str = ""
+
+
+def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
+    """Those figures of an experiment that its runs suffice for."""
+    found = []
+    for name, title in ABLATIONS.items():
+        request = Request(folder, group, rule)
+        try:
+            with mpl.rc_context(SETTINGS):
+                drawing = FIGURES[name](request)
+                picture = svg(drawing.figure)
+        except UserError:
+            continue
+        light, dark = (address(version, "image/svg+xml") for version in (picture, darkened(picture)))
+        found.append(Picture(title, first_line(FIGURES[name]), drawing.sentences, light, dark))
+    return found
+
+
+def address(data: bytes, kind: str) -> str:
+    """An address that holds the data itself."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,242 @@
+"""Figures from records alone: what they measure, against independent computations, and what they are drawn from."""
+
+import base64
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from scipy import stats
+
+from domainwise.cli import main
+from domainwise.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.report.figures import FIGURES, Drawing, draw
+from domainwise.report.figures.measure import Fit, Point, adjusted, levels
+from domainwise.report.page import write_page
+from domainwise.runs import Run
+from domainwise.sweep.collection import collect
+
+SCENES = ("scene1", "scene2")
+
+
+def keep(folder: Path, accuracy: float, unseen: str = "scene1", algorithm: str = "DAT", **facts: Any) -> Run:
+    """A run judged twice: chance first, then this accuracy on the unseen domain and better ones where it trained."""
+    run = Run.plan("BackgroundDigits", algorithm, [unseen], steps=11, evaluate_every=10, **facts)
+    kept = RunFolder(folder, run)
+    kept.create()
+    for step, value in ((0, 0.1), (10, accuracy)):
+        values = {(domain, "out"): 0.1 + 0.08 * step for domain in run.train_domains}
+        values |= {(unseen, "in"): value, (unseen, "out"): value}
+        kept.append([Record(run.id, step, *part, own, 1.0, 1.0) for part, own in values.items()])
+        if run.track:
+            rows = [(domain, 0.5 + step, 2.0, 1.0, -1.0 + step) for domain in run.train_domains]
+            kept.append_penalties([PenaltyRecord(run.id, step, *row) for row in rows])
+    kept.append([Status(run.id, 10, "done", "")])
+    return run
+
+
+def fill(folder: Path) -> Path:
+    """Something for every figure: two norms, three radii and step sizes, five batch sizes, penalties."""
+    for i, size in enumerate((8, 16, 32, 64, 128)):
+        for j, unseen in enumerate(SCENES):
+            ball = {"eps": (0.1, 1.0, 10.0)[i % 3], "alpha": (0.01, 0.1)[i % 2], "batch_size": size}
+            for norm in ("l2", "linf"):
+                values = ball | {"norm": norm}
+                keep(folder, 0.5 + 0.02 * i + 0.1 * j + 0.01 * (norm == "l2"), unseen, hparams=values, draw=i)
+            keep(folder, 0.4 + 0.03 * i, unseen, "ERM", hparams={"batch_size": size}, draw=i)
+    keep(folder, 0.5, track=["penalties"], trial=1)
+    return folder
+
+
+def drawn(name: str, folder: Path, **facts: Any) -> Drawing:
+    return draw(name, folder, collect(folder), **facts)
+
+
+def panel(drawing: Drawing, title: str) -> Axes:
+    return next(axis for axis in drawing.figure.axes if axis.get_title(loc="left") == title)
+
+
+# measures
+
+
+def test_regression_and_its_band_agree_with_scipy() -> None:
+    random = np.random.default_rng(3)
+    x = random.uniform(3, 9, 40)
+    y = 50 + 1.5 * x + random.normal(0, 4, 40)
+    fit = Fit.of(list(x), list(y))
+    line = stats.linregress(x, y)
+    assert fit is not None
+    assert (fit.slope, fit.intercept, fit.slope_error) == pytest.approx(
+        (line.slope, line.intercept, line.stderr), 1e-12
+    )
+    quantile = stats.t(38).isf(0.025)
+    assert fit.slope_half_width == pytest.approx(quantile * line.stderr, rel=1e-12)
+    for place in (2.0, x.mean(), 7.3, 20.0):
+        there = stats.linregress(x - place, y)  # its intercept is the line's value at this place
+        at = np.array([place])
+        assert float(fit.line(at)[0]) == pytest.approx(there.intercept, rel=1e-12)
+        assert float(fit.half_width(at)[0]) == pytest.approx(quantile * there.intercept_stderr, rel=1e-9)
+
+
+@pytest.mark.parametrize("x", [[], [1.0, 2.0], [3.0, 3.0, 3.0]])
+def test_without_three_points_beside_each_other_there_is_no_line(x: list[float]) -> None:
+    assert Fit.of(x, x) is None
+
+
+def test_a_band_covers_the_true_line_as_often_as_it_says() -> None:
+    random, x, covered = np.random.default_rng(5), np.linspace(0, 1, 12), 0
+    for _ in range(600):
+        fit = Fit.of(list(x), list(2 + 3 * x + random.normal(0, 1, 12)))
+        assert fit is not None
+        at = np.array([0.8])
+        covered += abs(float(fit.line(at)[0]) - 4.4) < float(fit.half_width(at)[0])
+    assert abs(covered / 600 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 600)
+
+
+def test_many_values_become_half_decades_and_few_stay() -> None:
+    few = [0.1, 1.0, 10.0]
+    assert levels(few) == {0.1: 0.1, 1.0: 1.0, 10.0: 10.0}
+    many = levels(np.linspace(1.01, 9.9, 30).tolist())
+    assert sorted(set(many.values())) == pytest.approx([10**0.25, 10**0.75])
+    assert all(
+        low <= math.log10(value) < low + 0.5 for value, level in many.items() for low in [math.log10(level) - 0.25]
+    )
+
+
+def test_the_difficulty_of_domains_is_taken_out() -> None:
+    run = Run.plan("BackgroundDigits", "DAT", "scene1")
+    easy, hard = (90.0, 92.0), (50.0, 54.0)
+    found = [Point(run, "a", value) for value in easy] + [Point(run, "b", value) for value in hard]
+    assert adjusted(found) == pytest.approx([70.5, 72.5, 69.5, 73.5]), "around the mean of all, 71.5"
+
+
+# figures
+
+
+def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: Path) -> None:
+    axis = panel(drawn("batch-size", fill(tmp_path)), "ERM")
+    dots, _ = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert sorted(dots.round(9).tolist()) == [[8, 40], [16, 43], [32, 46], [64, 49], [128, 52]]
+    assert {line.get_label() for line in axis.lines} == set(SCENES)
+    assert (
+        drawn("batch-size", tmp_path, algorithm="ERM")
+        .sentences[0]
+        .startswith("ERM on scene1: +3.00 ± 0.00 points for every doubling of the batch (95 % confidence, 5 runs)")
+    )
+
+
+def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
+    for eps, alpha, values in ((0.1, 0.01, (0.5, 0.6)), (0.1, 0.1, (0.6, 0.7)), (1.0, 0.1, (0.7, 0.8))):
+        for trial in range(2):
+            for unseen, value in zip(SCENES, values, strict=True):
+                keep(tmp_path, value + 0.02 * trial, unseen, hparams={"eps": eps, "alpha": alpha}, trial=trial)
+    drawing = drawn("eps-alpha", tmp_path)
+    axis = panel(drawing, "DAT, l2")
+    mesh = np.ma.filled(axis.collections[0].get_array(), np.nan)
+    assert mesh == pytest.approx(np.array([[56.0, np.nan], [66.0, 76.0]]), nan_ok=True)
+    assert [text.get_text() for text in axis.texts] == ["56.0\nn = 4", "66.0\nn = 4", "76.0\nn = 4"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "1"]
+    assert drawing.sentences == ["DAT, l2: best around eps 1, alpha 0.1, 76.0 %"]
+
+
+def test_norms_are_selected_apart(tmp_path: Path) -> None:
+    for norm, values in (("l2", (0.6, 0.7)), ("linf", (0.8, 0.5))):
+        for trial, value in enumerate(values):
+            keep(tmp_path, value, hparams={"norm": norm}, trial=trial)
+    sentences = drawn("norms", tmp_path).sentences
+    assert sentences == ["DAT, l2: 65.0 ± 3.5 % on average", "DAT, linf: 65.0 ± 10.6 % on average"]
+
+
+def test_radii_are_joined_by_their_means(tmp_path: Path) -> None:
+    for eps, values in ((0.1, (0.5, 0.6)), (1.0, (0.7, 0.9))):
+        for trial, value in enumerate(values):
+            keep(tmp_path, value, hparams={"eps": eps}, trial=trial)
+    axis = panel(drawn("radius", tmp_path), "DAT, l2")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0.1, 55.0], [1.0, 80.0]]))
+
+
+def test_penalties_are_means_over_domains_and_runs(tmp_path: Path) -> None:
+    axis = panel(drawn("penalties", fill(tmp_path)), "Penalty of IRM")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.5], [10, 10.5]])) and axis.get_yscale() == "log"
+    assert panel(drawn("penalties", tmp_path), "Penalty of LDAT").get_yscale() == "linear", "it may be negative"
+
+
+def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
+    keep(tmp_path, 0.6)
+    keep(tmp_path, 0.8, trial=1)
+    axis = panel(drawn("curves", tmp_path), "scene1")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 10.0], [10, 70.0]]))
+    (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert marks.tolist() == [[10, 60], [10, 80]]
+
+
+# files
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("full"))
+
+
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code if isinstance(stop.value.code, int) else 0
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_files_of_every_form_are_the_same_every_time(full: Path, tmp_path: Path, form: str, start: bytes) -> None:
+    files = [tmp_path / f"{i}.{form}" for i in range(2)]
+    for file in files:
+        assert command("figure", "norms", full, "--out", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes() and files[0].read_bytes().startswith(start)
+
+
+def test_every_figure_is_in_the_page_in_light_and_dark(full: Path, tmp_path: Path) -> None:
+    text = write_page(full, tmp_path / "page.html")[0].read_text()
+    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 1), "curves are the page's own"
+    assert "points for every doubling" in text
+    pictures = [base64.b64decode(own).decode() for own in re.findall(r"svg\+xml;base64,([^\"]+)", text)]
+    dark, light = pictures[0], pictures[1]
+    assert "#ffffff" in light and not re.search("#(ffffff|1d2024)", dark) and "#15171b" in dark
+
+
+def test_dots_beyond_number_become_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.report.figures.ablations.RASTER", 2)
+    assert command("figure", "batch-size", fill(tmp_path), "--out", tmp_path / "a.svg") == 0
+    assert "data:image/png" in (tmp_path / "a.svg").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "curves"])
+def test_too_few_runs_are_one_line_with_the_command_that_would_help(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path, 0.5)
+    assert command("figure", name, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "BackgroundDigits, this figure needs" in error
+    assert f"--out {tmp_path}" in error and not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("radios", "."), "did you mean 'radius'"),
+        (("curves", ".", "--dataset", "PACS"), "unknown dataset in"),
+        (("curves", ".", "--algorithm", "DTA"), "did you mean 'DAT'"),
+        (("curves", ".", "--selection", "luck"), "selection rule"),
+        (("curves", ".", "--out", "a.gif"), ".png, .pdf or .svg"),
+        (("curves", "absent"), "not a folder"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: Sequence[str], says: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(full)
+    assert command("figure", *arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1
