@@ -287,6 +287,7 @@ def test_the_demo_from_end_to_end(domainwise: Command, tmp_path: Path, quick_wor
         assert list(row["cells"]) == ["scene1", "scene2", "scene3", "scene4"]
         assert all(0 < cell["mean"] < 100 and cell["n"] == 1 for cell in row["cells"].values())
         assert row["difference"] is None if row["method"] == "ERM" else row["difference"]["n"] == 4
+        assert (row["draws"], row["trials"], row["steps"]) == (1, 1, 3)
 
     pictures = [Path(name) for name in table["pictures"]]
     assert {picture.name for picture in pictures} == {"samples.png", "perturbations.png"}

@@ -18,6 +18,7 @@ import torch
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS, Environments
+from domainwise.engine.evaluation import parts_to_judge
 from domainwise.engine.train import Interrupted, Outcome, train
 from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
@@ -67,6 +68,19 @@ def at_step(step: int, action: Callable[[], object]) -> Callable[[int], None]:
 
 def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
+
+
+def test_a_validation_domain_is_judged_whole_and_the_others_by_their_splits() -> None:
+    run = replace(plan(), train_domains=("scene2", "scene3"), validation_domains=("scene4",), held_out=0.2)
+    parts = parts_to_judge(run, few())
+    assert {part: len(rows) for part, rows in parts.items()} == {
+        ("scene2", "out"): 5,
+        ("scene3", "out"): 5,
+        ("scene4", "in"): 25,
+        ("scene1", "in"): 20,
+        ("scene1", "out"): 5,
+    }
+    assert sorted(parts["scene4", "in"].tolist()) == few().rows("scene4").tolist()
 
 
 # what a run leaves

@@ -12,8 +12,9 @@ import pytest
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS, Dataset
 from domainwise.errors import UserError
-from domainwise.paper.presets import reproduction, shrinkage
-from domainwise.paper.tables import SINGLE_SOURCE, TABLES, PaperTable, find_table
+from domainwise.paper.conditions import CLEAN, planned_differences
+from domainwise.paper.presets import Smaller, reproduction
+from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable, find_table
 from domainwise.protocol import spaces
 from domainwise.protocol.seeds import uniform
 from domainwise.runs import Run, search_space
@@ -289,34 +290,14 @@ def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
 # presets of the paper
 
 
-def needs(table: PaperTable) -> set[str]:
-    return {cell.dataset for cell in table.published} - {"average over datasets"}
-
-
-@pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)
-def test_every_table_can_be_planned_or_says_what_is_missing(table: PaperTable) -> None:
-    missing = needs(table) - set(DATASETS)
-    if missing == needs(table):
-        with pytest.raises(UserError, match=f"table {table.label} needs {', '.join(sorted(missing))}"):
-            reproduction(table.label)
-    else:
-        assert {plan.dataset for plan in reproduction(table.label)} == needs(table) - missing
-
-
 @pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)
 def test_every_row_of_a_table_is_a_search_of_its_own(table: PaperTable) -> None:
     plans = reproduction(table.label)
-    rows = {(c.dataset, c.algorithm, c.setting, c.variant) for c in table.published if c.dataset in DATASETS}
+    rows = {(c.dataset, c.algorithm, c.setting, c.variant) for c in table.published if c.dataset != OVER_DATASETS}
     assert sorted((p.dataset, *p.algorithms, p.setting, p.variant) for p in plans) == sorted(rows)
     assert {p.draws for p in plans} == ({1} if table.label == "dig" else {20}) and {p.trials for p in plans} == {3}
-    assert shrinkage(table, plans) == "", "nothing is smaller than the paper's"
-
-
-def test_a_dataset_that_is_missing_from_a_table_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(DATASETS._things, "PACS")
-    plans = reproduction("bench")
-    assert {plan.dataset for plan in plans} == {"ColoredMNIST", "NICO", "TerraIncognita"}
-    assert "PACS" in shrinkage(find_table("bench"), plans), "this is not the paper's full search"
+    told = [words.partition(" (")[0] for words in planned_differences(table, plans)]
+    assert told in ([], [CLEAN]), "nothing else is unlike the paper's"
 
 
 STEPS = """
@@ -368,7 +349,7 @@ def test_networks() -> None:
 def test_ablations_are_searches_of_their_own(
     table: str, norm: str, ranges: list[tuple[tuple[float, float], tuple[float, float]]]
 ) -> None:
-    plans = reproduction(table, draws=3, trials=1)
+    plans = reproduction(table, Smaller(draws=3, trials=1))
     assert [(plan.ranges["eps"], plan.ranges["alpha"]) for plan in plans] == ranges
     assert len({plan.variant for plan in plans}) == len(ranges)
     for plan, limits in zip(plans, ranges, strict=True):
@@ -380,25 +361,48 @@ def test_ablations_are_searches_of_their_own(
     assert len(planned_runs(plans)) == sum(len(plan.runs()) for plan in plans), "no run belongs to two"
 
 
+START = "a random start for weights resnet50-0676ba61.pth (0676ba61)"
+
+
 @pytest.mark.parametrize(
-    ("table", "smaller", "words"),
+    ("table", "part", "smaller", "words"),
     [
-        ("cmnist", {"draws": 4}, "4 of 20 draws"),
-        ("cmnist", {"trials": 1}, "1 of 3 trials"),
-        ("cmnist", {"shrink_steps": 501}, "501 of 5001 steps, 501 of 10001 steps"),
-        ("15a", {"shrink_steps": 501}, "501 of 5001 steps"),
-        ("cmnist", {"draws": 2, "trials": 2, "shrink_steps": 11, "algorithms": ["DAT"]},
-         "2 of 20 draws, 2 of 3 trials, 11 of 10001 steps"),
-        ("dig", {"draws": 2}, ""),
+        ("cmnist", {}, {"draws": 4}, ["4 of 20 draws"]),
+        ("cmnist", {}, {"trials": 1}, ["1 of 3 trials"]),
+        ("cmnist", {}, {"draws": 25, "trials": 5}, ["25 draws for 20", "5 trials for 3"]),
+        ("cmnist", {}, {"steps": 501}, ["501 of 5001 steps", "501 of 10001 steps"]),
+        ("15a", {}, {"steps": 501}, ["501 of 5001 steps"]),
+        ("cmnist", {"algorithms": ["DAT"]}, {"draws": 2, "trials": 2, "steps": 11},
+         ["2 of 20 draws", "2 of 3 trials", "11 of 10001 steps"]),
+        ("cmnist", {}, {"network": "mlp", "precision": "bf16"}, ["mlp for mnist-cnn", "bf16 for fp32"]),
+        ("dig", {}, {"draws": 2}, []),
+        ("db", {"dataset": "PACS"}, {"network": "small-cnn", "image_size": 64},
+         ["small-cnn for resnet50", START, "64 pixels for 224 pixels", CLEAN]),
+        ("db", {"algorithms": ["DAT"]}, {"image_size": 64},
+         [f"{words} (VLCS, PACS, OfficeHome, TerraIncognita)" for words in ("64 pixels for 224 pixels", CLEAN)]),
+        ("bench", {"dataset": "PACS", "algorithms": ["ERM"]}, {"weights": "mine.pth#0123456789abcdef"},
+         ["weights mine.pth (01234567) for weights resnet18-f37072fd.pth (f37072fd)", CLEAN]),
     ],
 )  # fmt: skip
-def test_shrinkage_says_by_how_much(table: str, smaller: dict[str, Any], words: str) -> None:
-    assert shrinkage(find_table(table), reproduction(table, **smaller)) == words
+def test_it_is_said_what_is_smaller_than_the_papers_or_other(
+    table: str, part: dict[str, Any], smaller: dict[str, Any], words: list[str]
+) -> None:
+    plans = reproduction(table, Smaller(**smaller), **part)
+    assert sorted(planned_differences(find_table(table), plans)) == sorted(words)
+
+
+def test_what_was_asked_for_is_what_is_run() -> None:
+    smaller = Smaller(1, 1, 2, "small-cnn", "bf16", "mine.pth#0123456789abcdef", 64)
+    runs = {run.dataset: run for plan in reproduction("bench", smaller) for run in plan.runs()}
+    facts = {(run.network, run.precision, run.steps, run.weights) for run in runs.values()}
+    assert facts == {("small-cnn", "bf16", 2, "")}
+    sizes = {name: run.image_size for name, run in runs.items()}
+    assert sizes == {"ColoredMNIST": 28, "PACS": 64, "NICO": 64, "TerraIncognita": 64}
 
 
 def test_fewer_steps_never_means_more_for_another_algorithm() -> None:
     """8,001 steps are fewer than DAT's 10,001 on CMNIST, but more than ERM's 5,001."""
-    steps = {plan.algorithms[0]: plan.runs()[0].steps for plan in reproduction("cmnist", shrink_steps=8_001)}
+    steps = {plan.algorithms[0]: plan.runs()[0].steps for plan in reproduction("cmnist", Smaller(steps=8_001))}
     assert steps["DAT"] == 8_001 and steps["ERM"] == 5_001
 
 
@@ -408,8 +412,9 @@ def test_fewer_steps_never_means_more_for_another_algorithm() -> None:
         ({"name": "table99"}, "unknown table of the paper 'table99'"),
         ({"name": "cmnist", "dataset": "PACS"}, "unknown dataset of table cmnist 'PACS'"),
         ({"name": "cmnist", "algorithms": ["DAP"]}, "unknown algorithm of table cmnist 'DAP': did you mean 'DAT'"),
-        ({"name": "cmnist", "draws": 0}, "--hparams must be at least 1"),
-        ({"name": "cmnist", "trials": 0}, "--trials must be at least 1"),
+        ({"name": "cmnist", "smaller": Smaller(draws=0)}, "--hparams must be at least 1"),
+        ({"name": "cmnist", "smaller": Smaller(trials=0)}, "--trials must be at least 1"),
+        ({"name": "db", "smaller": Smaller(image_size=7)}, "must be at least 8 pixels"),
     ],
 )
 def test_impossible_reproductions(wrong: dict[str, Any], complaint: str) -> None:

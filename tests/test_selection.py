@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def a_run(draw: int = 0, *, algorithm: str = "ERM", trial: int = 0, test: tuple[
 def curve(run: Run, steps: tuple[int, ...] = STEPS, **accuracies: list[float]) -> Curve:
     """From scene1_in=[...], scene2_out=[...]; what is not given is 0.5 throughout."""
     parts = [(domain, "out") for domain in run.train_domains]
+    parts += [(domain, "in") for domain in run.validation_domains]
     parts += [(domain, split) for domain in run.test_domains for split in ("in", "out")]
     values = {part: accuracies.get("_".join(part), [0.5] * len(steps)) for part in parts}
     return Curve.of(
@@ -40,6 +42,16 @@ def chosen(curves: list[Curve], rule: str, unseen: str = UNSEEN) -> Choice:
     choice = select(curves, unseen, rule)
     assert choice is not None
     return choice
+
+
+def test_validation_by_a_domain_of_its_own_looks_at_all_of_it_and_at_nothing_else() -> None:
+    """Whatever is held out of the other domains: the validation domain is judged whole, as its `in`."""
+    run = replace(a_run(), validation_domains=("scene4",), held_out=0.2)
+    first = curve(run, scene1_in=[0.1, 0.2, 0.3], scene2_out=[0.9, 0.1, 0.1], scene4_in=[0.4, 0.8, 0.5])
+    second = curve(replace(run, draw=1), scene1_in=[0.4, 0.5, 0.6], scene2_out=[1, 1, 1], scene4_in=[0.7, 0.7, 0.7])
+    choice = chosen([first, second], "validation-domain")
+    assert (choice.run.draw, choice.step, choice.accuracy) == (0, 10, 0.2)
+    assert select([curve(a_run())], UNSEEN, "validation-domain") is None, "there is no such domain"
 
 
 def test_training_domain_validation_takes_the_best_mean_out_accuracy_of_all_draws_and_steps() -> None:

@@ -1,96 +1,33 @@
-"""Tables in every form, the paper's numbers beside ours, and where a sweep stands, from records made by hand."""
+"""Tables in every form, and where a sweep stands, from records made by hand."""
 
 import csv
 import io
-import json
 import re
-from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from rich.console import Console
 
+from command import Command, in_process, standard_json
 from domainwise.claims import Claim
-from domainwise.cli import main
-from domainwise.data import DATASETS, Dataset
-from domainwise.paper.presets import reproduction
-from domainwise.records import Record, RunFolder, Status
+from domainwise.records import RunFolder, Status
 from domainwise.report import formats
-from domainwise.report.beside import compare
 from domainwise.report.statistics import Scores
-from domainwise.report.tables import AccuracyTable, tables
+from domainwise.report.tables import AccuracyTable
 from domainwise.report.words import duration
-from domainwise.runs import Run
-from domainwise.sweep.collection import collect
-from domainwise.sweep.events import Settings, mark_failed
-from domainwise.sweep.plan import Plan, planned_runs
+from domainwise.sweep.events import mark_failed
+from domainwise.sweep.plan import Plan
+from kept import COLOURS, colours, keep, sweep
 
-COLOURS = ("+90%", "+80%", "-90%")
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
-
-
-def keep(
-    folder: Path, run: Run, accuracy: float, *, train_out: float = 0.5, unseen_out: float = 0.5, seconds: float = 60.0
-) -> RunFolder:
-    """A run done in two evaluations: `in` splits at this accuracy, `out` splits first at 0.6, then at these."""
-    kept = RunFolder(folder, run)
-    kept.create()
-    values = {(domain, "out"): train_out for domain in run.train_domains}
-    for domain in (*run.validation_domains, *run.test_domains):
-        values |= {(domain, "in"): accuracy, (domain, "out"): unseen_out}
-    for step in (0, run.steps - 1):
-        now = {part: value if step or part[1] == "in" else 0.6 for part, value in values.items()}
-        kept.append([Record(run.id, step, *part, value, 1.0, seconds * (step > 0)) for part, value in now.items()])
-    kept.append([Status(run.id, run.steps - 1, "done", "")])
-    return kept
-
-
-def colours(algorithm: str, unseen: str | Sequence[str], **facts: Any) -> Run:
-    return Run.plan("ColoredMNIST", algorithm, unseen, **{"steps": 21, "evaluate_every": 20, **facts})
-
-
-def sweep(folder: Path, backwards: bool = False, seconds: float = 60.0, **facts: Any) -> Path:
-    """ERM and DAT on ColoredMNIST, two draws, two trials: ERM has 50 % and 52 %, DAT ten more, on every domain."""
-    runs = [
-        (colours(algorithm, unseen, draw=draw, trial=trial, **facts), 0.5 + 0.1 * (algorithm == "DAT") + 0.02 * trial)
-        for algorithm in ("ERM", "DAT")
-        for unseen in COLOURS
-        for draw in range(2)
-        for trial in range(2)
-    ]
-    for run, accuracy in runs[::-1] if backwards else runs:
-        keep(folder, run, accuracy, seconds=seconds)
-    return folder
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
 def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command in this process, in an empty folder."""
+    """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
-
-
-def standard_json(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+    return in_process(capsys)
 
 
 # forms
@@ -260,155 +197,6 @@ def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: s
     result = domainwise(*arguments.split())
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert re.match(f"error: {complaint}", result.err)
-
-
-# beside the paper
-
-
-def of_paper(cells: list[dict[str, Any]], **facts: object) -> list[dict[str, Any]]:
-    return [cell for cell in cells if all(cell["paper"][name] == value for name, value in facts.items())]
-
-
-@pytest.mark.parametrize("variant", ["", "paper"])
-def test_cells_are_matched_by_dataset_algorithm_domain_and_selection(
-    domainwise: Command, tmp_path: Path, variant: str
-) -> None:
-    sweep(tmp_path, variant=variant)
-    keep(tmp_path, Run.plan("ColoredMNIST-embedded", "UAT", "+90%", steps=21, evaluate_every=20), 0.9)
-    found = standard_json(domainwise("table", tmp_path, "--paper", "cmnist", "--json").out)
-    assert (found["number"], found["label"], len(found["cells"])) == ("9", "cmnist", 24)
-    for algorithm, mean in (("ERM", 51.0), ("DAT", 61.0)):
-        cells = of_paper(found["cells"], algorithm=algorithm)
-        assert {(cell["paper"]["selection"], cell["paper"]["domain"]) for cell in cells} == {
-            (rule, domain) for rule in ("training-domain", "oracle") for domain in (*COLOURS, "average")
-        }
-        for cell in cells:
-            assert (cell["mean"], cell["error"]) == (pytest.approx(mean), pytest.approx(1 / 2**0.5))
-            assert (cell["draws"], cell["trials"], cell["steps"]) == (2, 2, 21)
-    assert all(cell["mean"] is None and cell["steps"] == 0 for cell in of_paper(found["cells"], algorithm="UAT"))
-
-
-@pytest.mark.parametrize(("paper", "ours", "missing"), [("cmnist", 16, 8), ("table1", 2, 70)])
-@pytest.mark.parametrize("form", ["terminal", "markdown"])
-def test_what_was_not_run_is_marked(
-    domainwise: Command, tmp_path: Path, paper: str, form: str, ours: int, missing: int
-) -> None:
-    result = domainwise("table", sweep(tmp_path / "runs"), "--paper", paper, "--format", form)
-    assert result.status == 0 and result.err == ""
-    lines = [line for line in result.out.splitlines() if "ColoredMNIST" in line or "not run" in line]
-    assert sum("not run" in line for line in lines) == missing
-    found = [line for line in lines if "2 x 2 x 21" in line]
-    assert len(found) == ours and all(re.search(r"(51|61)\.0 ± 0\.7", line) for line in found)
-    (dat,) = [line for line in found if "DAT" in line and "average" in line and "oracle" in line]
-    assert "68.4 ± 2.0" in dat and "-7.4" in dat
-
-
-def test_every_cell_is_selected_by_the_rule_of_the_paper(tmp_path: Path) -> None:
-    """Training domains prefer the first draw, the oracle the second."""
-    for unseen in COLOURS:
-        keep(tmp_path, colours("DAT", unseen), 0.4, train_out=0.9)
-        keep(tmp_path, colours("DAT", unseen, draw=1), 0.7, unseen_out=0.9)
-    found = {c.paper.selection: c.mean for c in compare("cmnist", collect(tmp_path)) if c.method == "DAT"}
-    assert found == pytest.approx({"training-domain": 40.0, "oracle": 70.0})
-    cells = {c.method: c for c in compare("table1", collect(tmp_path)) if c.paper.dataset == "ColoredMNIST"}
-    assert cells["DAT"].mean == pytest.approx(70.0) and cells["DAT"].effort == "2 x 1 x 21"
-    assert cells["IRM"].mean is None and cells["IRM"].effort == ""
-
-
-def test_methods_trained_for_different_numbers_of_steps_are_paired_in_one_table(tmp_path: Path) -> None:
-    """As ERM (5,001) and DAT (10,001) on CMNIST in the paper; a method searched twice keeps its tables apart."""
-    for name, steps, accuracy in (("ERM", 21, 0.5), ("DAT", 201, 0.6)):
-        for unseen in COLOURS:
-            keep(tmp_path, colours(name, unseen, steps=steps), accuracy)
-    (table,) = tables(collect(tmp_path), "oracle")
-    assert [(row.method, row.steps) for row in table.rows] == [("ERM", 21), ("DAT", 201)]
-    assert table.rows[1].difference is not None and table.rows[1].difference.mean == pytest.approx(10.0)
-    assert "ERM: 21 steps" in table.caption and "DAT: 201 steps" in table.caption
-    for unseen in COLOURS:
-        keep(tmp_path, colours("DAT", unseen, steps=21), 0.4)
-    assert [[row.method for row in table.rows] for table in tables(collect(tmp_path), "oracle")] == [
-        ["ERM", "DAT"],
-        ["DAT"],
-    ]
-
-
-def test_of_two_searches_the_one_with_more_steps_stands_beside_the_paper(tmp_path: Path) -> None:
-    for steps, accuracy in ((21, 0.3), (201, 0.6)):
-        for unseen in COLOURS:
-            keep(tmp_path, colours("DAT", unseen, steps=steps), accuracy)
-    (cell,) = [c for c in compare("bench", collect(tmp_path)) if c.mean is not None]
-    assert cell.steps == 201 and cell.mean == pytest.approx(60.0)
-
-
-SINGLE = {("+90%", "+80%"): 0.8, ("+90%", "-90%"): 0.2, ("+80%", "+90%"): 0.9, ("+80%", "-90%"): 0.3,
-          ("-90%", "+90%"): 0.1, ("-90%", "+80%"): 0.4}  # fmt: skip
-
-
-def test_single_source_beside_the_paper(tmp_path: Path) -> None:
-    for (source, unseen), accuracy in SINGLE.items():
-        keep(tmp_path, colours("ERM", unseen, train_domains=[source], setting="single"), accuracy)
-    cells = {(c.paper.train, c.paper.domain): c.mean for c in compare("cmnistes", collect(tmp_path))}
-    assert {pair: cells[pair] for pair in SINGLE} == pytest.approx({pair: 100 * v for pair, v in SINGLE.items()})
-    averages = {source: cells[source, "average"] for source in COLOURS}
-    assert averages == pytest.approx({"+90%": 50.0, "+80%": 60.0, "-90%": 25.0})
-    (whole,) = [c for c in compare("single", collect(tmp_path)) if c.mean is not None]
-    assert whole.mean == pytest.approx(45.0) and whole.paper.algorithm == "ERM"
-
-
-@pytest.fixture
-def nico(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Dataset(
-        "NICO", "A toy.", ("train1", "train2", "validation", "test"), ("animal", "vehicle"), (1, 8, 8), "small", "mlp",
-        21, lambda _: pytest.fail("loaded"), validation=("validation",), unseen=("test",), held_out=0.0,
-    )  # fmt: skip
-    monkeypatch.setitem(DATASETS._things, "NICO", data)
-
-
-@pytest.mark.parametrize(
-    ("table", "expected"), [("single", {None: 65.0}), ("nicods", {"train1": 60.0, "train2": 70.0, None: 65.0})]
-)
-def test_nico_from_a_single_source_has_an_average_over_its_training_domains(
-    nico: None, tmp_path: Path, table: str, expected: dict[str | None, float]
-) -> None:
-    for source, accuracy in (("train1", 0.6), ("train2", 0.7)):
-        run = Run.plan("NICO", "DAT", "test", train_domains=[source], setting="single", steps=21, evaluate_every=20)
-        keep(tmp_path, run, accuracy)
-    cells = [c for c in compare(table, collect(tmp_path)) if (c.paper.dataset, c.paper.algorithm) == ("NICO", "DAT")]
-    assert {c.paper.train: c.mean for c in cells} == pytest.approx(expected)
-
-
-def test_algorithms_searched_in_the_papers_space_are_compared_too(tmp_path: Path) -> None:
-    (table,) = tables(collect(sweep(tmp_path, variant="paper")), "training-domain")
-    assert [row.method for row in table.rows] == ["ERM (paper)", "DAT (paper)"]
-    assert table.rows[1].difference is not None and table.rows[1].difference.n == 6
-
-
-SHRUNK = {"draws": 1, "trials": 1, "shrink_steps": 21, "algorithms": ["DAT"]}
-
-
-@pytest.fixture
-def reproduce(domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command on a folder where all its runs are done."""
-    monkeypatch.setattr(Settings, "check", lambda *_, **__: None)
-    for run in planned_runs(reproduction("cmnist", **SHRUNK)):
-        keep(tmp_path, run, 0.6)
-    size = ["--hparams", "1", "--trials", "1", "--steps", "21", "--algorithms", "DAT"]
-    return lambda *options: domainwise("reproduce", "cmnist", *size, "--out", tmp_path, *options)
-
-
-def test_a_reproduction_says_by_how_much_it_is_smaller(reproduce: Command) -> None:
-    smaller = "1 of 20 draws, 1 of 3 trials, 21 of 10001 steps"
-    result = reproduce()
-    assert result.status == 0 and f"({smaller}: smaller than the paper's search)" in result.err
-    assert f"Ours: {smaller}." in result.out and "1 x 1 x 21" in result.out
-    dry = reproduce("--dry-run")
-    assert dry.out.startswith("3 runs, 0 still to do") and smaller in " ".join(dry.out.split())
-
-
-def test_a_reproduction_as_json_is_one_object(reproduce: Command) -> None:
-    found = standard_json(reproduce("--json").out)
-    assert found["shrunk"] == "1 of 20 draws, 1 of 3 trials, 21 of 10001 steps" and len(found["cells"]) == 24
-    assert standard_json(reproduce("--json", "--dry-run").out)["missing"] == 0
 
 
 # where a sweep stands

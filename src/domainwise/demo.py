@@ -15,8 +15,9 @@ from domainwise.protocol.spaces import Value
 from domainwise.records import RunFolder
 from domainwise.report import pictures
 from domainwise.report.statistics import selected
-from domainwise.report.tables import AccuracyTable
+from domainwise.report.tables import AccuracyTable, Group, table_of
 from domainwise.runs import Run
+from domainwise.sweep.collection import experiment
 from domainwise.sweep.events import Event, Settings
 from domainwise.sweep.local import execute
 
@@ -53,7 +54,8 @@ class Demo:
 
     def table(self) -> AccuracyTable:
         curves = [Curve.of(run, RunFolder(self.out, run).read()[0]) for run in self.runs]
-        return AccuracyTable.of(DATASET, "training-domain", selected(curves, "training-domain"), self.algorithms)
+        group = Group(experiment(self.runs[0]), tuple(curve for curve in curves if curve.steps))
+        return table_of(group, selected(group.curves, "training-domain"), "training-domain")
 
     def draw(self) -> list[Path]:
         """Sample images of each domain, and the perturbations DAT learned in its first run that ended well."""

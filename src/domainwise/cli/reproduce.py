@@ -1,6 +1,5 @@
 """`domainwise reproduce`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 from domainwise.cli.common import (
     DataRoot,
     Device,
+    ImageSize,
     Json,
     Precision,
     Seed,
@@ -33,12 +33,14 @@ def reproduce(
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws [the paper: 20].")] = 20,
     trials: Annotated[int, typer.Option(help="Trials [the paper: 3].")] = 3,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,
+    network: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
     weights: Weights = "",
+    image_size: ImageSize = None,
+    precision: Precision = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder [default: runs/TABLE].")] = None,
     on: On = "local",
     workers: Workers = None,
     per_gpu: PerGpu = "auto",
-    precision: Precision = "auto",
     address: Address = None,
     slurm: Slurm = None,
     dry_run: DryRun = False,
@@ -51,28 +53,25 @@ def reproduce(
     """Plan and run a table of the paper from its presets, then put our numbers beside its own, cell by cell."""
     from domainwise.engine.devices import pick_precision
     from domainwise.nets.weights import planned
-    from domainwise.paper.presets import reproduction, shrinkage
+    from domainwise.paper.conditions import planned_differences
+    from domainwise.paper.presets import Smaller, reproduction
     from domainwise.paper.tables import find_table
     from domainwise.report import beside
     from domainwise.sweep.collection import collect
     from domainwise.sweep.events import Settings
 
     found = find_table(table)
-    plans = reproduction(
-        table,
-        dataset=dataset,
-        algorithms=names(algorithms),
-        draws=hparams,
-        trials=trials,
-        shrink_steps=steps,
-        seed=seed,
-        weights=planned("", weights, data_root),
+    smaller = Smaller(
+        hparams,
+        trials,
+        steps,
+        network,
+        pick_precision(precision, device),
+        planned("", weights, data_root),
+        image_size,
     )
-    precision = pick_precision(precision, device)
-    plans = [replace(plan, precision=precision) for plan in plans]
+    plans = reproduction(table, smaller, dataset=dataset, algorithms=names(algorithms), seed=seed)
     folder = out or Path("runs") / found.label
-    short = shrinkage(found, plans)
-    note = f" ({short}: smaller than the paper's search)" if short else " (the paper's full search)"
     place = {
         "on": on,
         "workers": workers,
@@ -86,14 +85,12 @@ def reproduce(
         place,
         dry_run=dry_run,
         as_json=as_json,
-        show=False,
-        note=note,
+        unlike=planned_differences(found, plans),
     )
     if dry_run:
         return
     rows = beside.compare(table, collect(folder))
     if as_json:
-        print_json(beside.as_json(table, rows) | {"shrunk": short})
+        print_json(beside.as_json(table, rows))
     else:
         console.print(beside.terminal(table, rows))
-        console.print(f"Ours: {short or 'the full search'}.")

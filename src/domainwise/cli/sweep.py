@@ -131,42 +131,29 @@ def run_plans(
     *,
     dry_run: bool,
     as_json: bool,
-    show: bool = True,
-    note: str = "",
+    unlike: Sequence[str] | None = None,
 ) -> None:
-    """Executes plans into one folder and shows what came out, by the rules of selection of the plans' datasets."""
+    """Executes plans into one folder and shows what came out, by the rules of selection of the plans' datasets.
+
+    Of plans that reproduce the paper, `unlike` says where they differ from it; what came out is then shown elsewhere.
+    """
     from domainwise.data import find_dataset
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
     from domainwise.report.tables import tables
-    from domainwise.report.words import duration
     from domainwise.sweep.collection import collect
-    from domainwise.sweep.estimate import estimate_seconds
     from domainwise.sweep.launch import launch
     from domainwise.sweep.plan import planned_runs
     from domainwise.sweep.status import standing
 
     runs = planned_runs(plans)
     if dry_run:
-        open_runs = runs
-        if settings.out.is_dir():
-            from domainwise.sweep.events import ended
-
-            open_runs = [run for run in runs if ended(run, settings) is None]
-        seconds = estimate_seconds(open_runs, settings.device, settings.data_root) if open_runs else 0.0
-        at_once = place["workers"] or os.cpu_count() or 1
-        if as_json:
-            print_json({"runs": len(runs), "missing": len(open_runs), "seconds": round(seconds), "workers": at_once})
-        else:
-            console.print(
-                f"{len(runs)} runs, {len(open_runs)} still to do: about {duration(seconds / at_once)} with {at_once} "
-                f"at once, measured by a few real steps of each algorithm{note}"
-            )
+        tell(runs, settings, place, as_json=as_json, unlike=unlike)
         return
     events = launch(runs=runs, settings=settings, **place)
     for plan in plans:
         plan.save(settings.out)
-    errors_console.print(f"{len(runs)} runs into {settings.out}{note}", soft_wrap=True)
+    errors_console.print(f"{len(runs)} runs into {settings.out}{_unlike(unlike)}", soft_wrap=True)
     try:
         with closing(events):
             follow(runs, events, errors_console, settings.out)
@@ -175,11 +162,11 @@ def run_plans(
         raise typer.Exit(130) from None
     stands = standing(settings.out, runs)
     rules = dict.fromkeys(find_dataset(plan.dataset).selection for plan in plans)
-    collected = collect(settings.out) if show else None
+    collected = collect(settings.out) if unlike is None else None
     found = [table for rule in rules for table in tables(collected, rule)] if collected else []
-    if show and as_json:
+    if unlike is None and as_json:
         print_json({"standing": standing_json(stands), "tables": [table.as_json() for table in found]})
-    elif show:
+    elif unlike is None:
         for table in found:
             console.print(terminal(table))
         console.print(
@@ -197,6 +184,50 @@ def parse_per_gpu(text: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--per-gpu {text}: give a number of runs, or auto")
     return int(text)
+
+
+def tell(
+    runs: Sequence[Any], settings: Any, place: Mapping[str, Any], *, as_json: bool, unlike: Sequence[str] | None
+) -> None:
+    """How many runs there are, how long they would take where that can be measured here, and what they lack."""
+    from domainwise.engine.devices import pick_device
+    from domainwise.report.words import duration
+    from domainwise.sweep.estimate import estimate_seconds
+    from domainwise.sweep.events import ended
+
+    missing = [run for run in runs if ended(run, settings) is None] if settings.out.is_dir() else runs
+    data, weights = settings.lacking(missing)
+    seconds, reason = None, "the data is not there"
+    if not data:
+        try:
+            pick_device(settings.device)
+            seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
+        except UserError as error:
+            if place["on"] == "local":
+                raise
+            reason = str(error)
+    local = place["on"] == "local"
+    at_once = (place["workers"] or os.cpu_count() or 1) if local else 1
+    if as_json:
+        rounded = None if seconds is None else round(seconds)
+        told = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}
+        print_json(told | {"lacking": [*data, *weights]} | ({} if unlike is None else {"differences": list(unlike)}))
+        return
+    time_taken = f"time not estimated ({reason})"
+    if seconds is not None:
+        how = f"with {at_once} at once" if local else "in all, on machines like this"
+        time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of each algorithm"
+    console.print(
+        f"{len(runs)} runs, {len(missing)} still to do: {time_taken}{_unlike(unlike)}", soft_wrap=True, highlight=False
+    )
+    for lack in (*data, *weights):
+        console.print(f"missing: {lack}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _unlike(differences: Sequence[str] | None) -> str:
+    if differences is None:
+        return ""
+    return f" (unlike the paper: {'; '.join(differences)})" if differences else " (the paper's full search)"
 
 
 def list_failures(stands: Any) -> None:

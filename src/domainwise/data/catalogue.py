@@ -101,6 +101,12 @@ class Dataset:
         """The data, at its own image size unless told otherwise; the last ones loaded are kept."""
         return _load(self, data_root(root), self.sized(image_size))
 
+    def missing(self, root: Path | None = None) -> str:
+        """What is not there of its files, where it was looked for and how to get it; empty if all is. Opens none."""
+        parts = self.source.parts if self.source is not None else ()
+        top = data_root(root)
+        return next((part.missing(top, self.name) for part in parts if part.look(top) is None), "")
+
     def sized(self, image_size: int | None) -> int:
         """The image size asked for, checked; its own if none is."""
         if image_size in (None, self.image_size):

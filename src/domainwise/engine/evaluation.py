@@ -18,11 +18,12 @@ Part = tuple[str, str]
 def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
     """The rows that some selection rule looks at: `out` of the training domains, `in` and `out` of the others.
 
-    With full curves, `in` of the training domains too.
+    With full curves, `in` of the training domains too. A validation domain is judged whole, as its `in`.
     """
     parts = {}
     for domain in (*run.train_domains, *run.validation_domains, *run.test_domains):
-        split = environments.split(domain, run.trial, run.held_out)
+        held_out = 0.0 if domain in run.validation_domains else run.held_out
+        split = environments.split(domain, run.trial, held_out)
         for name in ("out",) if domain in run.train_domains and not run.full_curves else ("in", "out"):
             if len(split[name]):
                 parts[domain, name] = split[name].to(environments.device)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from domainwise.data import DATASETS, find_dataset
-from domainwise.errors import UserError, unknown
+from domainwise.errors import unknown
 from domainwise.nets import PRETRAINED
-from domainwise.paper.tables import PaperTable, find_table
+from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
 from domainwise.protocol.spaces import Value
 from domainwise.sweep.plan import Plan
 
@@ -38,7 +38,7 @@ class Cell:
 def cells(table: PaperTable) -> list[Cell]:
     """The searches behind a table, each once; averages over datasets follow from them."""
     found = (Cell(p.dataset, p.algorithm, p.setting, p.variant) for p in table.published)
-    return [cell for cell in dict.fromkeys(found) if cell.dataset != "average over datasets"]
+    return [cell for cell in dict.fromkeys(found) if cell.dataset != OVER_DATASETS]
 
 
 def steps(table: PaperTable, cell: Cell) -> int | None:
@@ -63,17 +63,26 @@ def network(table: PaperTable, cell: Cell) -> str | None:
     return None if table.label == "db" else NETWORKS.get(cell.dataset)
 
 
-def plan(
-    table: PaperTable,
-    cell: Cell,
-    *,
-    draws: int,
-    trials: int,
-    shrink_steps: int | None,
-    seed: int = 0,
-    weights: str = "",
-) -> Plan:
-    """The search of one cell; `weights` are for the networks that start from some."""
+@dataclass(frozen=True)
+class Smaller:
+    """What a reproduction does with less or otherwise than the paper; None is as the paper does."""
+
+    draws: int = 20
+    trials: int = 3
+    steps: int | None = None
+    network: str | None = None
+    precision: str = "fp32"
+    weights: str = ""
+    """For the networks that start from some."""
+    image_size: int | None = None
+    """For the datasets that can be loaded at another size."""
+
+
+FULL = Smaller()
+
+
+def plan(table: PaperTable, cell: Cell, smaller: Smaller, seed: int = 0) -> Plan:
+    """The search of one cell."""
     fixed: dict[str, Value] = {}
     if cell.algorithm in ADVERSARIAL and cell.dataset in LOSS_CAPS:
         fixed["loss_cap"] = LOSS_CAPS[cell.dataset]
@@ -81,18 +90,21 @@ def plan(
     if cell.variant:
         norm, ranges = parse_variant(cell.variant)
         fixed["norm"] = norm
-    chosen = network(table, cell)
+    data = find_dataset(cell.dataset)
+    chosen = smaller.network or network(table, cell)
     searched = cell.dataset != "Digits"
     return Plan(
         cell.dataset,
         (cell.algorithm,),
-        draws=draws if searched else 1,
-        trials=trials,
+        draws=smaller.draws if searched else 1,
+        trials=smaller.trials,
         setting=cell.setting,
         space="paper",
-        steps=fewer_steps(table, cell, shrink_steps),
+        steps=fewer_steps(table, cell, smaller.steps),
         network=chosen,
-        weights=weights if (chosen or find_dataset(cell.dataset).network) in PRETRAINED else "",
+        weights=smaller.weights if (chosen or data.network) in PRETRAINED else "",
+        precision=smaller.precision,
+        image_size=smaller.image_size if data.resizable else None,
         seed=seed,
         hparams=fixed,
         ranges=ranges,
@@ -113,14 +125,11 @@ def parse_variant(variant: str) -> tuple[str, dict[str, tuple[float, float]]]:
 
 def reproduction(
     name: str,
+    smaller: Smaller = FULL,
     *,
     dataset: str | None = None,
     algorithms: Sequence[str] = (),
-    draws: int = 20,
-    trials: int = 3,
-    shrink_steps: int | None = None,
     seed: int = 0,
-    weights: str = "",
 ) -> list[Plan]:
     """The plans behind a table of the paper, or behind the part of it asked for."""
     table = find_table(name)
@@ -132,35 +141,8 @@ def reproduction(
         for one in asked:
             if one not in known:
                 raise unknown(f"{kind} of table {table.label}", one, known)
-    chosen = [
-        c for c in wanted if (not dataset or c.dataset == dataset) and (not algorithms or c.algorithm in algorithms)
-    ]
-    missing = sorted({c.dataset for c in chosen} - set(DATASETS))
-    if missing and len(missing) == len({c.dataset for c in chosen}):
-        raise UserError(f"table {table.label} needs {', '.join(missing)}, which this version does not load")
     return [
-        plan(table, c, draws=draws, trials=trials, shrink_steps=shrink_steps, seed=seed, weights=weights)
-        for c in chosen
-        if c.dataset in DATASETS
+        plan(table, c, smaller, seed)
+        for c in wanted
+        if (not dataset or c.dataset == dataset) and (not algorithms or c.algorithm in algorithms)
     ]
-
-
-def shrinkage(table: PaperTable, plans: Sequence[Plan]) -> str:
-    """By how much plans fall short of the paper's search, in words; empty if they do not."""
-    parts = []
-    draws, trials = max(p.draws for p in plans), max(p.trials for p in plans)
-    if draws < 20 and any(p.dataset != "Digits" for p in plans):
-        parts.append(f"{draws} of 20 draws")
-    if trials < 3:
-        parts.append(f"{trials} of 3 trials")
-    full = {(p.dataset, p.algorithms[0]): _full_steps(table, p) for p in plans}
-    short = [(p.steps, full[p.dataset, p.algorithms[0]]) for p in plans if p.steps]
-    fewer = sorted({(own, whole) for own, whole in short if own < whole})
-    parts += [f"{own} of {whole} steps" for own, whole in fewer]
-    parts += [f"without {name}" for name in dict.fromkeys(c.dataset for c in cells(table)) if name not in DATASETS]
-    return ", ".join(parts)
-
-
-def _full_steps(table: PaperTable, plan: Plan) -> int:
-    cell = Cell(plan.dataset, plan.algorithms[0], plan.setting, plan.variant)
-    return steps(table, cell) or DATASETS.find(plan.dataset).steps

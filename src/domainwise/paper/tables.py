@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from domainwise.errors import unknown
 from domainwise.paper.numbers import APPENDIX, MAIN_PAPER
 
+OVER_DATASETS = "average over datasets"
+
 SELECTION = {
     "ColoredMNIST": "oracle",
     "NICO": "validation-domain",
@@ -83,7 +85,7 @@ def _published(cell: dict[str, str], entry: str) -> Published:
     mean, _, error = entry.partition(" ± ")
     dataset, train = cell["dataset"], cell.get("train")
     return Published(
-        dataset if dataset != "Avg" else "average over datasets",
+        dataset if dataset != "Avg" else OVER_DATASETS,
         cell["algorithm"],
         cell.get("domain", "test" if dataset == "NICO" else "average"),
         float(mean),

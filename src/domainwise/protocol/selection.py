@@ -91,7 +91,7 @@ def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
 
 
 def validation_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it must not look)
-    """Over all draws and evaluations, the highest accuracy on the whole of the validation domains."""
+    """Over all draws and evaluations, the highest accuracy on the validation domains, judged whole as their `in`."""
     return curve.mean(curve.run.validation_domains, "in")
 
 

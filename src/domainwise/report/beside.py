@@ -1,6 +1,6 @@
 """The paper's numbers beside ours, cell by cell, with how much was searched; what was not run is marked."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -9,10 +9,13 @@ from rich.table import Table
 
 from domainwise.data import DATASETS
 from domainwise.paper import presets
-from domainwise.paper.tables import TABLES, PaperTable, Published, find_table
+from domainwise.paper.conditions import Conditions, differences
+from domainwise.paper.presets import Cell
+from domainwise.paper.tables import OVER_DATASETS, TABLES, PaperTable, Published, find_table
 from domainwise.report.formats import bars
 from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.sweep.collection import Collection
+from domainwise.sweep.domainbed import NETWORK as DOMAINBED
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,7 @@ class Comparison:
     paper: Published
     mean: float | None = None
     error: float | None = None
-    draws: int = 0
-    trials: int = 0
-    steps: int = 0
+    ours: Conditions | None = None
 
     @property
     def place(self) -> str:
@@ -37,14 +38,26 @@ class Comparison:
 
     @property
     def effort(self) -> str:
-        return f"{self.draws} x {self.trials} x {self.steps}" if self.mean is not None else ""
+        return f"{self.ours.draws} x {self.ours.trials} x {self.ours.steps}" if self.ours is not None else ""
 
 
 def compare(name: str, collection: Collection) -> list[Comparison]:
     """Every cell of a table of the paper, with ours by the same selection rule."""
     published = find_table(name).published
     ours = {rule: tables(collection, _rule(rule)) for rule in {cell.selection for cell in published}}
-    return [_match(cell, ours[cell.selection]) for cell in published]
+    rows = [_match(cell, ours[cell.selection]) for cell in published]
+    return [_over_datasets(row, rows) if row.paper.dataset == OVER_DATASETS else row for row in rows]
+
+
+def _over_datasets(row: Comparison, rows: list[Comparison]) -> Comparison:
+    """The average over a table's datasets, if all were run; as much was searched for it as for the least of them."""
+    parts = [r for r in rows if r.method == row.method and r.paper.dataset != OVER_DATASETS]
+    means = [part.mean for part in parts if part.mean is not None]
+    efforts = [part.ours for part in parts if part.ours is not None]
+    if len(means) < len(parts):
+        return row
+    least = Conditions(*(min(getattr(effort, name) for effort in efforts) for name in ("draws", "trials", "steps")))
+    return replace(row, mean=sum(means) / len(means), ours=least)
 
 
 def _rule(selection: str) -> str:
@@ -60,7 +73,7 @@ def _match(cell: Published, ours: list[AccuracyTable]) -> Comparison:
             for row in table.rows:
                 value = _value(row, table, cell) if row.method == name else None
                 if value is not None:
-                    return Comparison(cell, *value, row.draws, row.trials, row.steps)
+                    return Comparison(cell, *value, _conditions(row, table))
     return Comparison(cell)
 
 
@@ -85,7 +98,7 @@ def _distance(paper: PaperTable, table: AccuracyTable) -> tuple[bool, bool]:
     own = [cell for cell in paper.published if cell.dataset == table.dataset]
     if not own:
         return True, True
-    network = presets.network(paper, presets.Cell(table.dataset, own[0].algorithm, table.setting, ""))
+    network = presets.network(paper, Cell(table.dataset, own[0].algorithm, table.setting, ""))
     usual = DATASETS.find(table.dataset).network if table.dataset in DATASETS else None
     return (network or usual) != table.network, all(cell.domain == "average" for cell in own)
 
@@ -103,6 +116,24 @@ def _names(cell: Published) -> list[str]:
     return [f"{cell.algorithm} ({variant})" if variant else cell.algorithm for variant in variants]
 
 
+def _conditions(row: Row, table: AccuracyTable) -> Conditions:
+    if table.network == DOMAINBED:  # its records do not name it
+        return Conditions(row.draws, row.trials, row.steps)
+    made_with = (table.network, table.weights, table.precision, table.augmentation, table.image_size)
+    return Conditions(row.draws, row.trials, row.steps, *made_with)
+
+
+def unlike(name: str, rows: list[Comparison]) -> list[str]:
+    """Where ours differ from the paper's, in words."""
+    cells = ((Cell(r.paper.dataset, r.paper.algorithm, r.paper.setting, r.paper.variant), r.ours) for r in rows)
+    return differences(find_table(name), ((c, own) for c, own in cells if own and c.dataset != OVER_DATASETS))
+
+
+def _notes(name: str, rows: list[Comparison]) -> list[str]:
+    found = unlike(name, rows)
+    return [*find_table(name).notes, *([f"Ours, unlike the paper: {'; '.join(found)}."] if found else [])]
+
+
 def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, float | None] | None:
     """Our mean and standard error for a cell; an average over one training domain's targets has no error, as there."""
     if cell.domain == "average" and cell.train is not None:
@@ -110,8 +141,18 @@ def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, floa
         known = [value.mean for value in own if value is not None]
         return (sum(known) / len(known), None) if known and len(known) == len(own) else None
     column = _column(cell)
-    value = row.average if column == "average" else row.cells.get(column)
+    value = row.cells.get(column) if column != "average" else row.average if _is_whole(table) else None
     return (value.mean, value.error) if value is not None else None
+
+
+def _is_whole(table: AccuracyTable) -> bool:
+    """Whether an average over a table's columns is one over all that the dataset has."""
+    if table.dataset not in DATASETS:
+        return True
+    data = DATASETS.find(table.dataset)
+    sources = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
+    single = {f"{source} → {domain}" for source in sources for domain in data.testable if domain != source}
+    return (set(data.testable) if table.setting == "multi" else single) <= set(table.columns)
 
 
 def printed(mean: float | None, error: float | None) -> str:
@@ -144,7 +185,7 @@ def terminal(name: str, rows: list[Comparison]) -> Table:
         rich.add_column(heading, justify="right" if i > 3 else "left")
     for line in _lines(rows):
         rich.add_row(*map(escape, line))
-    rich.caption = "\n".join(table.notes) or None
+    rich.caption = escape("\n".join(_notes(name, rows))) or None
     return rich
 
 
@@ -153,7 +194,7 @@ def markdown(name: str, rows: list[Comparison]) -> str:
     lines = [f"Table {table.number} ({table.label}): {table.title}", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     lines += [f"| {' | '.join(map(bars, line))} |" for line in _lines(rows)]
-    lines += ["", *[f"- {note}" for note in table.notes]]
+    lines += ["", *[f"- {note}" for note in _notes(name, rows)]]
     return "\n".join(lines) + "\n"
 
 
@@ -163,5 +204,6 @@ def as_json(name: str, rows: list[Comparison]) -> dict[str, Any]:
         "number": table.number,
         "label": table.label,
         "notes": list(table.notes),
+        "differences": unlike(name, rows),
         "cells": [asdict(r) for r in rows],
     }

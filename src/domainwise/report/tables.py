@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from domainwise.data import DATASETS, title
@@ -34,6 +35,10 @@ class AccuracyTable:
     rows: tuple[Row, ...]
     setting: str = "multi"
     network: str = ""
+    weights: str = ""
+    precision: str = "fp32"
+    augmentation: str = "none"
+    image_size: int = 0
 
     @classmethod
     def of(
@@ -66,8 +71,20 @@ class AccuracyTable:
                 effort = f"{row.steps} steps, {row.draws} draws x {row.trials} trials"
                 efforts.setdefault(effort, []).append(row.method)
         told = [effort if len(efforts) == 1 else f"{', '.join(who)}: {effort}" for effort, who in efforts.items()]
-        context = "; ".join(fact for fact in (self.network, *told) if fact)
+        context = "; ".join([*self._made_with(), *told])
         return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
+
+    def _made_with(self) -> list[str]:
+        """Network and start, and what is not as usual."""
+        usual = DATASETS.find(self.dataset).image_size if self.dataset in DATASETS else self.image_size
+        facts = {
+            self.network: bool(self.network),
+            f"from {Path(self.weights.rpartition('#')[0]).name}": bool(self.weights),
+            self.precision: self.precision != "fp32",
+            f"images of {self.image_size} pixels": self.image_size not in (0, usual),
+            f"augmentation {self.augmentation}": self.augmentation != "none",
+        }
+        return [fact for fact, tell in facts.items() if tell]
 
     def sentence(self, name: str) -> str:
         """What the row means, in words."""
@@ -119,7 +136,17 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
         own = [curve.run for curve in group.curves if method(curve.run) == row.method]
         draws, trials = len({run.draw for run in own}), len({run.trial for run in own})
         rows.append(replace(row, draws=draws, trials=trials, steps=own[0].steps))
-    return replace(plain, rows=tuple(rows), setting=group.experiment.setting, network=group.experiment.network)
+    found = group.experiment
+    return replace(
+        plain,
+        rows=tuple(rows),
+        setting=found.setting,
+        network=found.network,
+        weights=next((curve.run.weights for curve in group.curves), ""),
+        precision=found.precision,
+        augmentation=found.augmentation,
+        image_size=found.image_size,
+    )
 
 
 def _registered(scores: Scores) -> list[str]:

@@ -28,6 +28,9 @@ class Experiment:
     network: str
     steps: int
     precision: str
+    weights: str
+    augmentation: str
+    image_size: int
     seed: int
     unused: tuple[str, ...]
     """Domains that were neither trained nor tested on."""
@@ -55,7 +58,9 @@ def experiment(run: Run) -> Experiment:
     known = DATASETS.find(run.dataset).domains if run.dataset in DATASETS and run.setting == "multi" else ()
     used = {*run.train_domains, *run.validation_domains, *run.test_domains}
     unused = tuple(domain for domain in known if domain not in used)
-    return Experiment(run.dataset, run.setting, run.network, run.steps, run.precision, run.seed, unused)
+    start = run.weights.rpartition("#")[2]
+    facts = (run.network, run.steps, run.precision, start, run.augmentation, run.image_size, run.seed)
+    return Experiment(run.dataset, run.setting, *facts, unused)
 
 
 def method(run: Run) -> str:

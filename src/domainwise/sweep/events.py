@@ -57,6 +57,17 @@ class Settings:
             locate(weights, self.data_root)
         files.writable_folder(self.out)
 
+    def lacking(self, runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+        """Which data and which weights the runs need that are not there, without opening any."""
+        data = [find_dataset(name).missing(self.data_root) for name in sorted({run.dataset for run in runs})]
+        weights = []
+        for reference in sorted({run.weights for run in runs} - {""}):
+            try:
+                locate(reference, self.data_root)
+            except UserError as error:
+                weights.append(str(error))
+        return [one for one in data if one], weights
+
     def elsewhere(self) -> "Settings":
         """For workers that share the files but not the environment or the working folder."""
         root = data_root(self.data_root)

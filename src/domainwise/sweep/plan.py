@@ -51,7 +51,6 @@ class Plan:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     variant: str = ""
     weights: str = ""
-    augmentation: str | None = None
     full_curves: bool = False
     image_size: int | None = None
 
@@ -77,6 +76,7 @@ class Plan:
         for domain in self.test_domains:
             if data.domain(domain) not in data.testable:
                 raise unknown(f"test domain of {data.title}", domain, data.testable)
+        data.sized(self.image_size)
         object.__setattr__(self, "weights", planned(self.network or data.network, self.weights))
 
     @cached_property
@@ -133,7 +133,6 @@ class Plan:
             setting=self.setting,
             variant=self.variant or ("paper" if self.space == "paper" else ""),
             weights=self.weights,
-            augmentation=self.augmentation,
             full_curves=self.full_curves,
             image_size=self.image_size,
         )
