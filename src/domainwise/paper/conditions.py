@@ -54,7 +54,7 @@ def of_plan(plan: Plan) -> Conditions:
         plan.network or data.network,
         plan.weights,
         plan.precision,
-        data.augmentation,
+        plan.augmentation or data.augmentation,
         data.sized(plan.image_size),
     )
 

@@ -53,6 +53,7 @@ class Plan:
     weights: str = ""
     full_curves: bool = False
     image_size: int | None = None
+    augmentation: str | None = None
 
     def __post_init__(self) -> None:
         data = self._data
@@ -135,6 +136,7 @@ class Plan:
             weights=self.weights,
             full_curves=self.full_curves,
             image_size=self.image_size,
+            augmentation=self.augmentation,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:
