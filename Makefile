@@ -40,6 +40,7 @@ test-gpu: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/collection.py
+	$(BIN)/python benchmarks/augment.py
 
 docs: $(READY)
 	$(BIN)/python -m domainwise.report.methods > docs/methods.md
