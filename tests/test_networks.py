@@ -1,5 +1,8 @@
 """The networks: shapes, key names, strides, frozen and live BatchNorm, and what the algorithms ask of them."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -165,3 +168,17 @@ def test_eps_zero_is_erm_bit_by_bit_on_a_resnet(name: str) -> None:
             algorithm.step(torch.rand(2, 2, 3, 32, 32), torch.randint(0, 3, (2, 2)))
         states.append(network.state_dict())
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_the_page_on_networks_names_them_all_and_its_own_network_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "networks.md").read_text()
+    assert all(f"`{name}`" in page for name in NETWORKS)
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    try:
+        exec(code, {"__name__": "page"})
+    finally:
+        NETWORKS._things.pop("strided", None)
+    assert 0 <= float(capsys.readouterr().out) <= 1
