@@ -5,15 +5,15 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from PIL import Image
 
-from domainwise.cli import main
+from commands import Command, commands
 from domainwise.data import DATASETS, downloads, photos, terra
 from domainwise.data.digits import MNIST, MNIST_FILES
 from domainwise.data.downloads import Download
@@ -22,29 +22,13 @@ from loopback import Server, running
 from test_photos import write_terra
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
 def data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """`domainwise data ...` with a data root of its own."""
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "root"))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main(["data", *map(str, arguments)])
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr())
-
-    return run
+    return partial(commands(capsys), "data")
 
 
 @pytest.fixture
@@ -169,7 +153,7 @@ def test_terra_incognita_is_fetched_unpacked_and_converted(
 
 def test_an_archive_fetched_by_hand_is_unpacked(data: Command, tmp_path: Path) -> None:
     refused = data("get", "PACS")
-    assert refused.status == 2 and refused.err.count("\n") == 1
+    assert refused.is_one_line_error
     for words in (
         "PACS.zip in a browser from https://",
         f"put it into {tmp_path / 'root'}",
