@@ -84,7 +84,9 @@ def test_nobody_listening_is_one_line(tmp_path: Path, server: Server, monkeypatc
 
 def test_a_server_without_ranges_starts_over(server: Server, tmp_path: Path) -> None:
     server.cut_after, server.cuts, server.knows_ranges = 50_000, 1, False
-    assert fetch(wanted(server), tmp_path).read_bytes() == DATA
+    told: list[tuple[int, int | None]] = []
+    assert fetch(wanted(server), tmp_path, lambda *now: told.append(now)).read_bytes() == DATA
+    assert {total for _, total in told} == {len(DATA)} and [done for done, _ in told].count(0) == 2
 
 
 def test_a_partial_file_that_is_complete_is_checked_and_kept(server: Server, tmp_path: Path) -> None:
