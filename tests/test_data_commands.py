@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from commands import Command, commands
-from domainwise.data import DATASETS, downloads, photos, terra
+from domainwise.data import DATASETS, digit_domains, downloads, photos, terra
 from domainwise.data.digits import MNIST, MNIST_FILES
 from domainwise.data.downloads import Download
 from domainwise.data.sources import Part
-from loopback import Server, running
+from loopback import DATA, Server, running
 from test_photos import write_terra
 
 
@@ -177,6 +177,32 @@ def test_a_page_saved_in_place_of_an_archive_is_said(data: Command, tmp_path: Pa
     result = data("get", "VLCS")
     assert result.status == 2 and "VLCS.tar.gz is damaged or not an archive" in result.err
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["VLCS.tar.gz"]
+
+
+def test_an_interrupted_download_is_continued_by_the_same_command(
+    data: Command, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, "Digits", serve(server, digit_domains.USPS, {"usps.t.bz2": DATA}))
+    server.cut_after, server.cuts = 100_000, 1
+    with monkeypatch.context() as patch:
+        ask = downloads._ask
+
+        def ask_once(url: str, partial: Path, start: int, *rest: downloads.Progress) -> bool:
+            if start:
+                raise KeyboardInterrupt
+            return ask(url, partial, start, *rest)
+
+        patch.setattr(downloads, "_ask", ask_once)
+        stopped = data("get", "Digits")
+    assert stopped.status == 130 and "the same command continues" in stopped.err
+    assert data("get", "Digits").status == 0 and server.asked == [None, "bytes=100000-"]
+    assert (tmp_path / "root" / "usps" / "usps.t.bz2").read_bytes() == DATA
+
+
+def test_a_root_that_cannot_be_written_to_is_said(data: Command, tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("a file")
+    result = data("get", "Digits")
+    assert result.is_one_line_error and "cannot write to" in result.err and "--data-root" in result.err
 
 
 def test_what_is_embedded_or_unknown(data: Command) -> None:

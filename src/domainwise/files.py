@@ -48,7 +48,7 @@ def append_lines(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def writable_folder(path: Path) -> Path:
+def writable_folder(path: Path, option: str = "--out") -> Path:
     """Makes the folder if need be; one that cannot be written to is the user's mistake, found before any work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -56,5 +56,5 @@ def writable_folder(path: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"cannot write to {path} ({error.strerror}): choose another folder with --out") from None
+        raise UserError(f"cannot write to {path} ({error.strerror}): choose another folder with {option}") from None
     return path

@@ -109,7 +109,7 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:
-        writable_folder(root)
+        writable_folder(root, option="--data-root")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
 
@@ -125,6 +125,9 @@ def get(
                 part.get(root, name, progress=progress, say=errors_console.print)
             except UserError as problem:
                 problems.append(str(problem))
+    except KeyboardInterrupt:
+        errors_console.print("stopped; what came is kept: the same command continues")
+        raise typer.Exit(130) from None
     finally:
         if bar.live.is_started:
             bar.stop()

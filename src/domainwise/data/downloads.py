@@ -1,6 +1,7 @@
 """Downloads that continue where they stopped, and count as complete only when their checksum agrees."""
 
 import http.client
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -67,7 +68,7 @@ def _complete(url: str, partial: Path, progress: Progress) -> None:
             if error.code < 500:
                 raise UserError(f"{url} cannot be fetched: {error.code} {error.reason}") from None
             reason = f"{error.code} {error.reason}"
-        except (http.client.HTTPException, urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (http.client.HTTPException, urllib.error.URLError, ssl.SSLError, TimeoutError, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         have = partial.stat().st_size if partial.exists() else 0
         fruitless = 0 if have > before else fruitless + 1
