@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from domainwise.data.items import read_items
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.seeds import permutation
 
@@ -62,6 +63,28 @@ class Environments:
         sizes = {domain: len(x) for domain, x in images.items()}
         every_image, every_label = torch.cat(list(images.values())), torch.cat(list(labels.values()))
         return cls.from_images(every_image, every_label, sizes, name=name, classes=classes, mean=mean, std=std)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        domains: Mapping[str, Any],
+        *,
+        name: str = "datasets",
+        classes: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        workers: int = 0,
+    ) -> "Environments":
+        """From {domain: torch Dataset}; items are (image, label), an image uint8 or float in [0, 1], or a picture.
+
+        `workers` processes read items at once, which helps where a dataset decodes images. Classes are named as the
+        datasets name them (`.classes`), unless told.
+        """
+        if classes is None:
+            named = {tuple(map(str, getattr(dataset, "classes", ()))) for dataset in domains.values()}
+            classes = next(iter(named)) if len(named) == 1 else None
+        arrays = {domain: read_items(dataset, f"{name}/{domain}", workers) for domain, dataset in domains.items()}
+        return cls.from_arrays(arrays, name=name, classes=classes, mean=mean, std=std)
 
     @classmethod
     def from_images(
