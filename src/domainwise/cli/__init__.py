@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domainwise import plugins
+from domainwise import logs, plugins
 from domainwise.cli import (
     audit,
     cam,
@@ -48,8 +48,11 @@ def everywhere(
     plugin: Annotated[
         list[Path] | None, typer.Option(help="Python file with your own algorithms, networks or datasets.")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what is going on.")] = False,
+    log_file: Annotated[Path | None, typer.Option(help="Append everything that is going on to this file.")] = None,
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
+    logs.choose(verbose, log_file)
     plugins.use(plugin or [])
 
 

@@ -44,6 +44,9 @@ Augmentation = Annotated[
     str | None,
     typer.Option(help="Of training images: none, domainbed or oodbench [default: the dataset's, or the network's]."),
 ]
+LogTo = Annotated[
+    list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
+]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
 
 

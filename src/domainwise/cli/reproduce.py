@@ -10,6 +10,7 @@ from domainwise.cli.common import (
     Device,
     ImageSize,
     Json,
+    LogTo,
     Precision,
     Seed,
     Weights,
@@ -45,6 +46,7 @@ def reproduce(
     slurm: Slurm = None,
     dry_run: DryRun = False,
     retry: Retry = False,
+    log_to: LogTo = None,
     data_root: DataRoot = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -81,7 +83,7 @@ def reproduce(
     }
     run_plans(
         plans,
-        Settings(folder, device, data_root, retry),
+        Settings(folder, device, data_root, retry, tuple(log_to or ())),
         place,
         dry_run=dry_run,
         as_json=as_json,

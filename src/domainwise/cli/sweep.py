@@ -19,6 +19,7 @@ from domainwise.cli.common import (
     FullCurves,
     ImageSize,
     Json,
+    LogTo,
     Own,
     Precision,
     Seed,
@@ -81,6 +82,7 @@ def sweep(
     slurm: Slurm = None,
     dry_run: DryRun = False,
     retry: Retry = False,
+    log_to: LogTo = None,
     data_root: DataRoot = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -121,7 +123,8 @@ def sweep(
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
-    run_plans([plan], Settings(out, device, data_root, retry), place, dry_run=dry_run, as_json=as_json)
+    settings = Settings(out, device, data_root, retry, tuple(log_to or ()))
+    run_plans([plan], settings, place, dry_run=dry_run, as_json=as_json)
 
 
 def run_plans(

@@ -14,6 +14,7 @@ from domainwise.cli.common import (
     FullCurves,
     ImageSize,
     Json,
+    LogTo,
     Own,
     Precision,
     Seed,
@@ -62,6 +63,7 @@ def train(
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),
+    log_to: LogTo = None,
     data_root: DataRoot = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -109,7 +111,7 @@ def train(
         bar.update(task, completed=step + 1)
 
     try:
-        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress)
+        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     except Interrupted as stop:
         errors_console.print(f"{stop}; the same command continues from there")
         raise typer.Exit(130) from None

@@ -1,14 +1,15 @@
 """The training loop."""
 
+import logging
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from domainwise import files
+from domainwise import files, trackers
 from domainwise.algorithms import Algorithm
 from domainwise.claims import Claim
 from domainwise.data import Environments, find_dataset
@@ -20,6 +21,9 @@ from domainwise.engine.session import Session
 from domainwise.engine.tracking import track_penalties
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
+from domainwise.trackers import Trackers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ def train(
     environments: Environments | None = None,
     retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
+    log_to: Sequence[str] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Outcome:
     """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
 
-    A run that failed before is tried again if `retry`.
+    A run that failed before is tried again if `retry`. `log_to` names trackers that hear of it: tensorboard, wandb,
+    mlflow.
 
     Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
     and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
@@ -67,6 +73,7 @@ def train(
         data_root=data_root,
         environments=environments,
         retry=retry,
+        log_to=log_to,
         checkpoint_seconds=checkpoint_seconds,
     )
     with closing(steps):
@@ -86,16 +93,18 @@ def training(
     data_root: Path | None = None,
     environments: Environments | None = None,
     retry: bool = True,
+    log_to: Sequence[str] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Training:
     """What `train` does, one step at a time: several may take turns in one process, each as if it were alone."""
     place = pick_device(device)
     check_precision(run.precision, place)
+    trackers.check(log_to)
     data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     folder = RunFolder(files.writable_folder(Path(out)), run)
     folder.create()
     start = partial(Session, run, data, place, data_root)
-    steps = _training(folder, start, interruption, retry, checkpoint_seconds)
+    steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     return (yield from apart(steps, Surroundings(place, run.precision)))
 
 
@@ -104,6 +113,7 @@ def _training(
     start: Callable[[], Session],
     interruption: Interruption,
     retry: bool,
+    log_to: Sequence[str],
     checkpoint_seconds: float,
 ) -> Training:
     run = folder.run
@@ -117,7 +127,9 @@ def _training(
         if checkpoint is not None:
             session.load_state(checkpoint)
         records = folder.rewind(session.next_step - 1)
+        log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
         parts = parts_to_judge(run, session.environments)
+        listeners = Trackers(log_to, run, folder.path)
         started, saved = time.monotonic() - session.seconds, time.monotonic()
 
         status = Status(run.id, run.steps - 1, "done", "")
@@ -137,6 +149,8 @@ def _training(
                 if "penalties" in run.track:
                     folder.append_penalties(track_penalties(session, step))
                 folder.append(rows)
+                listeners.record(step, rows)
+                log.debug("%s: judged after step %d", run.id, step)
                 records += rows
             if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
                 session.seconds = time.monotonic() - started
@@ -147,5 +161,7 @@ def _training(
                 raise Interrupted(f"{run} stopped after step {step}")
         claim.insist()
         folder.finish(status, session.algorithm.state_dict())
+        listeners.end(status)
+        log.info("%s (%s): %s %s", run, run.id, status.status, status.reason)
         claim.forget()
     return Outcome(run, records, status, folder.path, session.algorithm)

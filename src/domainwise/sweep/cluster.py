@@ -84,6 +84,7 @@ def train_task(run: Run, settings: Settings) -> None:
                 device=settings.device,
                 data_root=settings.data_root,
                 retry=settings.retry,
+                log_to=settings.log_to,
                 progress=hear,
             )
         except (Busy, Interrupted):

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from domainwise import files, plugins
+from domainwise import files, plugins, trackers
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
 from domainwise.engine.devices import DEVICES, pick_device
@@ -38,6 +38,8 @@ class Settings:
     data_root: Path | None = None
     retry: bool = False
     """Whether runs that failed before are tried again."""
+    log_to: tuple[str, ...] = ()
+    """Trackers that hear of every run."""
     plugins: tuple[str, ...] = ()
     """Files of the user's own that name what the runs use; workers import them."""
 
@@ -55,6 +57,7 @@ class Settings:
             find_dataset(dataset).load(self.data_root, image_size).rows(domain)
         for weights in sorted({run.weights for run in runs} - {""}):
             locate(weights, self.data_root)
+        trackers.check(self.log_to)
         files.writable_folder(self.out)
 
     def lacking(self, runs: Sequence[Run]) -> tuple[list[str], list[str]]:

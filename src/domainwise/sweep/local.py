@@ -5,7 +5,6 @@ memory) takes only its own runs with it, which are continued from their checkpoi
 bound. A worker whose driver has gone saves and stops by itself. Runs that another driver does are waited for.
 """
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
+from domainwise import logs
 from domainwise.data import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.records import Status
@@ -188,7 +188,7 @@ def _work(pipe: "Connection[tuple[str, News], Run]", settings: Settings, number:
     """A worker's life: runs come in by the pipe, steps and statuses go out, until the driver lets go of the pipe."""
     os.setsid()  # Ctrl-C in the terminal reaches the driver, which tells its workers
     torch.set_num_threads(1)
-    logging.getLogger("domainwise").setLevel(logging.ERROR)  # the driver has noted what there is to note
+    logs.configure(quiet=True)  # the driver has said what there is to say
     if pick_device(settings.device).type == "cuda":
         torch.cuda.set_device(number % torch.cuda.device_count())
     turns, born = Turns(settings), time.monotonic()

@@ -30,6 +30,7 @@ class Turns:
             device=self.settings.device,
             data_root=self.settings.data_root,
             retry=self.settings.retry,
+            log_to=self.settings.log_to,
         )
 
     def stop(self) -> None:
