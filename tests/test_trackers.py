@@ -90,13 +90,13 @@ class MLflowStub:
     def get_experiment_by_name(self, name: str) -> None:
         assert name == "domainwise"
 
-    def create_experiment(self, name: str) -> str:
+    def create_experiment(self, _: str) -> str:
         return "1"
 
-    def search_runs(self, experiments: list[str], query: str, max_results: int) -> list[Any]:
+    def search_runs(self, _: list[str], query: str, **__: int) -> list[Any]:
         return [SimpleNamespace(info=SimpleNamespace(run_id=i)) for i, r in self.runs.items() if r["tag"] in query]
 
-    def create_run(self, experiment: str, tags: dict[str, str], run_name: str) -> Any:
+    def create_run(self, _: str, tags: dict[str, str], **__: str) -> Any:
         self.runs[f"m{len(self.runs)}"] = {"tag": tags["domainwise.run"], "metrics": [], "params": {}}
         return SimpleNamespace(info=SimpleNamespace(run_id=f"m{len(self.runs) - 1}"))
 
