@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import domainwise as dw
-from domainwise.data.augment import AUGMENTATIONS, HUE, Augmenter
+from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.data.catalogue import Dataset as Described
 from domainwise.engine.session import Session
 
@@ -62,21 +62,27 @@ class PillowDataset(Dataset[Tensor]):
         image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
         if p.flips[0]:
             image = ImageOps.mirror(image)
-        for slot, operation in enumerate(p.order[0].tolist()):
-            image = self.jitter(image, operation, p.blends[0, slot, 0].item(), p.hues[0, slot].item())
-        if p.blends[0, 4, 1]:
+        before = p.counts[0].item()
+        for weights in p.early[0, :before].tolist():
+            image = blended(image, *weights)
+        image = turned(image, p.turns[0].item())
+        for weights in p.late[0, before:3].tolist():
+            image = blended(image, *weights)
+        if p.late[0, 3, 1]:
             image = ImageOps.grayscale(image).convert("RGB")
         x = torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
         return (x - self.mean) / self.std
 
-    @staticmethod
-    def jitter(image: Image.Image, operation: int, factor: float, turn: float) -> Image.Image:
-        if operation == HUE:
-            h, s, v = image.convert("HSV").split()
-            turned = np.array(h) + np.uint8(round(255 * turn) % 256)
-            return Image.merge("HSV", (Image.fromarray(turned), s, v)).convert("RGB")
-        kind = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[operation]
-        return kind(image).enhance(factor)
+
+def blended(image: Image.Image, factor: float, grey: float, mean: float) -> Image.Image:
+    kind = ImageEnhance.Color if grey else ImageEnhance.Contrast if mean else ImageEnhance.Brightness
+    return kind(image).enhance(factor)
+
+
+def turned(image: Image.Image, turn: float) -> Image.Image:
+    h, s, v = image.convert("HSV").split()
+    hue = np.array(h) + np.uint8(round(255 * turn) % 256)
+    return Image.merge("HSV", (Image.fromarray(hue), s, v)).convert("RGB")
 
 
 def pillow_batch(environments: dw.Environments, batch: int, workers: int) -> Callable[[], float]:

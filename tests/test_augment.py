@@ -157,7 +157,7 @@ def test_batches_and_single_samples_agree_and_compile_without_a_break() -> None:
 
 @pytest.mark.parametrize("name", ["domainbed", "oodbench"])
 def test_parameters_follow_their_definition(name: str) -> None:
-    settings, n, size = AUGMENTATIONS[name], 20_000, 224
+    settings, n, size = AUGMENTATIONS[name], 8_000, 224
     net = Augmenter(settings, environments((size, size), 5), torch.Generator().manual_seed(1))
     numbers = net.draw(n)
     p = net.parameters(numbers)
@@ -174,17 +174,24 @@ def test_parameters_follow_their_definition(name: str) -> None:
         assert (ours.quantile(quantiles) - reference.quantile(quantiles)).abs().max() <= 3
 
     close = 5 * 0.5 / math.sqrt(n)
-    assert abs(p.flips.mean() - 0.5) < close and abs(p.blends[:, 4, 1].mean() - 0.1) < close
-    orders, counts = p.order.unique(dim=0, return_counts=True)
-    assert len(orders) == 24 and (counts / n - 1 / 24).abs().max() < close / 2
-    turns, spread = p.hues.sum(1), settings.jitter[HUE]
-    assert turns.abs().max() <= spread and turns.abs().max() > 0.99 * spread and abs(turns.mean()) < 0.02 * spread * 2
-    own = p.blends[:, :4][p.order == 0]
-    assert (own[:, 1:] == 0).all(), "brightness"
-    for operation in range(HUE):
-        factor = p.blends[:, :4][p.order == operation][:, 0]
-        assert factor.min() >= 1 - settings.jitter[operation] - 1e-6 and abs(factor.mean() - 1) < 0.01
-        assert abs(factor.std() - settings.jitter[operation] / math.sqrt(3)) < 0.01
+    assert abs(p.flips.mean() - 0.5) < close and abs(p.late[:, 3, 1].mean() - 0.1) < close
+    spread = settings.jitter[HUE]
+    assert 0.99 * spread < p.turns.abs().max() <= spread and abs(p.turns.mean()) < 0.03 * spread
+    orders: dict[str, int] = {}
+    factors: dict[str, list[float]] = {"b": [], "c": [], "s": []}
+    for early, late, count in zip(p.early.tolist(), p.late.tolist(), p.counts.tolist(), strict=True):
+        kinds = []
+        for image, grey, mean in (*early[:count], *late[count:3]):
+            kinds.append("s" if grey else "c" if mean else "b")
+            factors[kinds[-1]].append(image)
+        kinds.insert(count, "h")
+        orders["".join(kinds)] = orders.get("".join(kinds), 0) + 1
+        assert all(weights == [1, 0, 0] for weights in (*early[count:], *late[:count])), "room that is not used"
+    assert len(orders) == 24 and all(abs(count / n - 1 / 24) < close / 2 for count in orders.values())
+    for values, jitter in zip(factors.values(), settings.jitter, strict=False):
+        factor = torch.tensor(values)
+        assert factor.min() >= 1 - jitter - 1e-6 and factor.max() <= 1 + jitter + 1e-6
+        assert abs(factor.mean() - 1) < 0.01 and abs(factor.std() - jitter / math.sqrt(3)) < 0.01
 
 
 def reference_box(settings: Augmentation, size: int, rng: np.random.Generator) -> tuple[int, int, int, int]:

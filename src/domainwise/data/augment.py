@@ -70,13 +70,18 @@ def preparation(name: str, environments: Environments, generator: torch.Generato
 
 @dataclass(frozen=True)
 class Parameters:
-    """What happens to each of N samples."""
+    """What happens to each of N samples, in this order.
+
+    A sample's hue is turned between, before or after its three blends. For a batch to turn all its hues at once, there
+    is room for three blends on either side: those on the other side are blends that change nothing.
+    """
 
     boxes: Tensor  # [N, 4]: top, left, height, width of the crop
     flips: Tensor  # [N]: 1 or 0
-    order: Tensor  # [N, 4]: the jitter's operation in each slot
-    blends: Tensor  # [N, 5, 3]: the weights of blend(), in each slot and for the greyscale
-    hues: Tensor  # [N, 4]: the turn of the hue in each slot
+    early: Tensor  # [N, 3, 3]: the weights of blend() before the hue; the first `counts` of them count
+    turns: Tensor  # [N]: of the hue
+    late: Tensor  # [N, 4, 3]: and after it, of which all but the first `counts` count; the last is the greyscale
+    counts: Tensor  # [N]: 0 to 3
 
 
 class Augmenter:
@@ -90,8 +95,8 @@ class Augmenter:
         self.rows = (torch.arange(self.height, device=device) + 0.5) / self.height
         self.columns = (torch.arange(self.width, device=device) + 0.5) / self.width
         self.spread = torch.tensor(augmentation.jitter, device=device)
-        self.operations = torch.eye(4, device=device)
-        self.kept = torch.tensor([1.0, 0.0, 0.0], device=device)
+        self.slots = torch.arange(4, device=device)
+        self.unchanged = torch.tensor([1.0, 0.0, 0.0], device=device)
         self.hue_centres = torch.tensor([3.0, 2.0, 4.0], device=device).view(3, 1, 1)
         self.hue_signs = torch.tensor([-1.0, 1.0, 1.0], device=device).view(3, 1, 1)
         self.hue_offsets = torch.tensor([2.0, -1.0, -1.0], device=device).view(3, 1, 1)
@@ -109,42 +114,46 @@ class Augmenter:
         """Images [N, 3, H, W] with the parameters that these numbers mean. Compiles without a break."""
         p = self.parameters(numbers)
         if images.is_cuda or torch.compiler.is_compiling():
-            return self._transform(images, p.boxes, p.flips, p.blends, p.hues)
+            return self._transform(images, p.boxes, p.flips, p.early, p.turns, p.late)
         result = torch.empty(images.shape)
-        for i, order in enumerate(
-            p.order.tolist()
-        ):  # one at a time stays in the processor's cache, and no slot is idle
+        for i, count in enumerate(p.counts.tolist()):  # one at a time stays in the processor's cache
             one = slice(i, i + 1)
-            result[one] = self._transform(images[one], p.boxes[one], p.flips[one], p.blends[one], p.hues[one], order)
+            early, late = p.early[one, :count], p.late[one, count:]
+            result[one] = self._transform(images[one], p.boxes[one], p.flips[one], early, p.turns[one], late)
         return result
 
     def parameters(self, numbers: Tensor) -> Parameters:
         """Each sample's parameters, from its uniform numbers."""
         settings = self.augmentation
         areas, ratios, place, flip, order, factors, grey = numbers.split(NUMBERS, dim=1)
-        order = order.argsort(dim=1)
         factors = (2 * factors - 1) * self.spread
         strength = (1 + factors[:, :HUE]).clamp(min=0)
         brightness, contrast, saturation = strength.unsqueeze(-1).unbind(1)
-        rest, none = 1 - strength.unsqueeze(-1), torch.zeros_like(brightness)
+        _, less_contrast, less_saturation = (1 - strength).unsqueeze(-1).unbind(1)
+        none = torch.zeros_like(brightness)
         operations = torch.stack(
             [
                 torch.cat([brightness, none, none], 1),
-                torch.cat([contrast, none, rest[:, 1]], 1),
-                torch.cat([saturation, rest[:, 2], none], 1),
-                self.kept.expand(len(numbers), 3),
+                torch.cat([contrast, none, less_contrast], 1),
+                torch.cat([saturation, less_saturation, none], 1),
+                self.unchanged.expand(len(numbers), 3),
             ],
             1,
         )
-        blends = operations.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))
+        order = order.argsort(dim=1)
+        ordered = operations.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))
+        position = order.argsort(dim=1)[:, HUE:]
+        early = torch.where((self.slots < position).unsqueeze(-1), ordered, self.unchanged)[:, :HUE]
+        late = torch.where((self.slots > position).unsqueeze(-1), ordered, self.unchanged)[:, 1:]
         colourless = (grey < settings.grey).to(grey.dtype)
-        greyscale = torch.cat([1 - colourless, colourless, none], 1)
+        greyscale = torch.cat([1 - colourless, colourless, none], 1).unsqueeze(1)
         return Parameters(
             self._boxes(areas, ratios, place),
             (flip < settings.flip).squeeze(1).to(flip.dtype),
-            order,
-            torch.cat([blends, greyscale.unsqueeze(1)], 1),
-            factors[:, HUE:] * (order == HUE),
+            early,
+            factors[:, HUE],
+            torch.cat([late, greyscale], 1),
+            position.squeeze(1),
         )
 
     def _boxes(self, areas: Tensor, ratios: Tensor, place: Tensor) -> Tensor:
@@ -168,22 +177,14 @@ class Augmenter:
         return torch.cat([one.masked_fill(none, other) for one, other in zip(drawn, central, strict=True)], 1)
 
     def _transform(
-        self,
-        images: Tensor,
-        boxes: Tensor,
-        flips: Tensor,
-        blends: Tensor,
-        hues: Tensor,
-        order: Sequence[int] | None = None,
+        self, images: Tensor, boxes: Tensor, flips: Tensor, early: Tensor, turns: Tensor, late: Tensor
     ) -> Tensor:
-        """A batch, in which each slot of the jitter may do anything; or one sample, whose order is known."""
         x = self.crop(images / 255, boxes, flips)
-        for slot in range(4):
-            if order is None or order[slot] != HUE:
-                x = blend(x, blends[:, slot])
-            if order is None or order[slot] == HUE:
-                x = self.turn_hue(x, hues[:, slot])
-        x = blend(x, blends[:, 4])
+        for weights in early.unbind(1):
+            x = blend(x, weights)
+        x = self.turn_hue(x, turns)
+        for weights in late.unbind(1):
+            x = blend(x, weights)
         return x.sub_(self.mean).div_(self.std)
 
     def crop(self, x: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
