@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from domainwise.shipping.fit import fit
     from domainwise.shipping.folder import load
     from domainwise.shipping.model import Model
+    from domainwise.shipping.tune import tune
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     "domainwise.shipping.fit": ("fit",),
     "domainwise.shipping.folder": ("load",),
     "domainwise.shipping.model": ("Model",),
+    "domainwise.shipping.tune": ("tune",),
 }
 """Where each name lives. They are imported when first asked for: importing torch alone takes seconds."""
 
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "network",
     "train",
+    "tune",
 ]
 
 

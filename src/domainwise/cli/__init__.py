@@ -13,6 +13,7 @@ from domainwise.cli import (
     audit,
     cam,
     check,
+    compare,
     data,
     demo,
     doctor,
@@ -58,6 +59,7 @@ def everywhere(
 
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=compare.EXAMPLES)(compare.compare)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
 app.command(epilog=drift.EXAMPLES)(drift.drift)

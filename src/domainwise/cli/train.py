@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from domainwise.cli.bars import step_bar
 from domainwise.cli.common import (
     Augmentation,
     DataRoot,
@@ -102,24 +102,14 @@ def train(
         track=track or [],
         weights=planned(network or "", weights, data_root),
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
-    task = bar.add_task(str(run), total=run.steps)
-
-    def progress(step: int) -> None:
-        bar.start()  # only now, so that an error found before the first step is one line
-        bar.update(task, completed=step + 1)
-
     try:
-        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
+        with step_bar(str(run), run.steps) as progress:
+            outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     except Interrupted as stop:
         errors_console.print(f"{stop}; the same command continues from there")
         raise typer.Exit(130) from None
     except Busy as busy:
         raise UserError(f"{busy}; wait for it, or use another --out") from None
-    finally:
-        if bar.live.is_started:
-            bar.stop()
     if outcome.status.status == "done":
         trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []

@@ -80,7 +80,8 @@ class Dataset:
 
         Published datasets have their own protocol, whatever the network.
         """
-        if not FOLDER.fullmatch(self.name) or not (network or "").startswith("resnet") or network == self.network:
+        own = self.resizable and FOLDER.fullmatch(self.name)
+        if not own or not (network or "").startswith("resnet") or network == self.network:
             return self
         return replace(
             self,
@@ -175,7 +176,7 @@ def data_root(given: Path | None = None) -> Path:
 @lru_cache(maxsize=2)
 def _load(found: Dataset, root: Path, image_size: int) -> Environments:
     environments = found.loader(root, image_size) if found.resizable else found.loader(root)
-    shape = (*found.shape[:1], image_size, image_size) if image_size else found.shape
+    shape = found.shape if image_size == found.image_size else (*found.shape[:1], image_size, image_size)
     domains = tuple(domain for domain in found.domains if domain not in environments.absent)
     if environments.domains != domains or environments.shape != shape:
         raise UserError(

@@ -18,6 +18,7 @@ from domainwise.data.cache import bad_images, cache_root, decode, fingerprint
 from domainwise.data.catalogue import DATASETS, FOLDER, Dataset
 from domainwise.data.decode import SUFFIXES
 from domainwise.data.environments import Environments
+from domainwise.data.saved import is_saved, saved_dataset
 from domainwise.errors import UserError
 
 log = logging.getLogger("domainwise")
@@ -135,11 +136,15 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
 
 
 def find_dataset(name: str) -> Dataset:
-    """A registered dataset by its name, or a folder of images by its path (or by the name of its dataset)."""
+    """A registered dataset by its name, or a folder of images or of saved data by its path (or its dataset's name)."""
     if name in DATASETS:
         return DATASETS.find(name)
     if named := FOLDER.fullmatch(name):
+        if is_saved(Path(named["path"])):
+            return saved_dataset(Path(named["path"]), named["state"])
         return image_folder(named["path"], skip_bad=bool(named["skipping"]), state=named["state"])
+    if is_saved(Path(name).expanduser()):
+        return saved_dataset(Path(name))
     if os.sep in name or Path(name).expanduser().is_dir():
         return image_folder(name)
     return DATASETS.find(name)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
-from domainwise.data import Environments
+from domainwise.data import Environments, title
 from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
@@ -28,7 +28,7 @@ class Session:
     ) -> None:
         self.run, self.device, self.data_root = run, device, data_root
         domains = (*run.train_domains, "unseen", *run.test_domains)
-        keys: tuple[str | int, ...] = (run.dataset, *domains, run.draw, run.trial, run.seed)
+        keys: tuple[str | int, ...] = (title(run.dataset), *domains, run.draw, run.trial, run.seed)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         self.environments = environments.standardised(torch.cat(rows)).to(device)
         torch.manual_seed(seeds.seed("weights", *keys))

@@ -34,7 +34,7 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         steps: int = 300,
         network: str | None = None,
         held_out: float = 0.0,
-        precision: str = "fp32",
+        precision: str = "auto",
         device: str = "auto",
         random_state: Any = 0,
         **hparams: Any,

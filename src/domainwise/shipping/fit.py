@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from domainwise.data import Environments
+from domainwise.engine.devices import pick_precision
 from domainwise.engine.train import Outcome, train
 from domainwise.errors import UserError
+from domainwise.nets.weights import planned
 from domainwise.protocol.spaces import Value
 from domainwise.records import RunFolder
 from domainwise.runs import Run
@@ -34,7 +36,7 @@ def fit(
     evaluate_every: int | None = None,
     hparams: Mapping[str, Value] | None = None,
     held_out: float | None = None,
-    precision: str = "fp32",
+    precision: str = "auto",
     device: str = "auto",
     seed: int = 0,
     out: Path | str | None = None,
@@ -67,12 +69,12 @@ def fit(
         steps=steps,
         evaluate_every=evaluate_every,
         seed=seed,
-        precision=precision,
+        precision=pick_precision(precision, device),
         image_size=image_size,
-        weights=weights,
+        weights=planned(network or "", weights, data_root),
         augmentation=augmentation,
     )
-    with _folder(out) as folder:
+    with records_folder(out) as folder:
         outcome = train(
             run, folder, device=device, data_root=data_root, environments=data.environments, progress=progress
         )
@@ -121,7 +123,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
 
 
 @contextmanager
-def _folder(out: Path | str | None) -> Iterator[Path]:
+def records_folder(out: Path | str | None) -> Iterator[Path]:
     """Where the training's records go: the user's folder, or one that vanishes."""
     if out is not None:
         yield Path(out)

@@ -1,10 +1,10 @@
 """The data a model is made from, however the user names it."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from domainwise.data import Dataset, Environments, find_dataset
+from domainwise.data.saved import fingerprint
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,7 @@ def source(
     So a training that is asked for again with other data of the same name is another training.
     """
     if isinstance(data, Environments):
-        named = replace(data, name=f"{data.name}-{fingerprint(data)}")
+        named = replace(data, name=f"{data.name}-{fingerprint(data)[:8]}")
         return Source(Dataset.of(named), named)
     dataset = find_dataset(str(data)).suited(network)
     return Source(dataset, dataset.load(data_root, image_size))
-
-
-def fingerprint(data: Environments) -> str:
-    """Eight hexadecimal digits that belong to the data's content."""
-    content = hashlib.sha256(repr((tuple(data.sizes.items()), data.classes, data.shape)).encode())
-    for part in (data.images, data.labels, data.mean, data.std):
-        content.update(part.cpu().contiguous().numpy().data)
-    return content.hexdigest()[:8]

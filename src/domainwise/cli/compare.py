@@ -1,0 +1,150 @@
+"""`domainwise compare`."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from domainwise.cli.bars import step_bar
+from domainwise.cli.common import (
+    Augmentation,
+    DataRoot,
+    Device,
+    ImageSize,
+    Json,
+    Own,
+    Precision,
+    Seed,
+    SkipBad,
+    Weights,
+    console,
+    errors_console,
+    names,
+    parse_hparams,
+    print_json,
+)
+from domainwise.cli.sweep import DryRun, Workers
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
+    "   ·   [bold]domainwise compare --data ~/photos --algorithms ERM,DAT --out model[/]"
+)
+
+
+def compare(
+    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.")] = None,
+    data: Own = None,
+    skip_bad: SkipBad = False,
+    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,CORAL,DAT",
+    hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 3,
+    trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
+    hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
+    network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
+    image_size: ImageSize = None,
+    augmentation: Augmentation = None,
+    weights: Weights = "",
+    precision: Precision = "auto",
+    runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
+        "runs/compare"
+    ),
+    out: Annotated[
+        Path | None, typer.Option(help="Then train the winner on all domains; this becomes the model.")
+    ] = None,
+    workers: Workers = None,
+    dry_run: DryRun = False,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Say which method to ship: each domain left out in turn, and whether the gaps are more than noise.
+
+    Hyper-parameters and step are selected by training-domain validation, which never looks at the domain left out; the
+    winner is the baseline (ERM, or the first named) unless another is ahead of it by more than noise.
+    """
+    from domainwise.cli.own import choose
+    from domainwise.engine.devices import pick_precision
+    from domainwise.nets.weights import planned
+    from domainwise.report.formats import terminal
+    from domainwise.report.progress import follow
+    from domainwise.shipping.compare import comparison
+    from domainwise.shipping.search import Search
+    from domainwise.shipping.tune import refitted
+    from domainwise.sweep.events import Settings
+
+    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
+    search = Search(
+        chosen,
+        names(algorithms),
+        draws=hparams,
+        trials=trials,
+        hparams=parse_hparams(hparam or []),
+        steps=steps,
+        evaluate_every=evaluate_every,
+        network=network,
+        image_size=image_size,
+        augmentation=augmentation,
+        weights=planned(network or "", weights, data_root),
+        precision=pick_precision(precision, device),
+        seed=seed,
+    )
+    settings = Settings(runs, device, data_root, retry=True)
+    told = (
+        f"{len(search.runs)} runs: {', '.join(search.algorithms)}, each of {len(search.domains)} domains left out, "
+        f"{hparams} draws, {trials} trials; see {runs}"
+    )
+    if dry_run:
+        _estimate(search, settings, workers, told)
+        return
+    errors_console.print(told, highlight=False, soft_wrap=True)
+    try:
+        with closing(search.execute(settings, workers)) as events:
+            statuses = follow(search.runs, events, errors_console, runs)
+    except KeyboardInterrupt:
+        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
+        raise typer.Exit(130) from None
+    for run, status in statuses.items():
+        if status.status != "done":
+            errors_console.print(f"{run}: {status.status}: {status.reason}", highlight=False, markup=False)
+    result = comparison(search, runs)
+    best = result.chosen()
+    if out is not None:
+        with step_bar(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+            refitted(search, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
+    if as_json:
+        print_json({**result.as_json(), "model": None if out is None else str(out)})
+        return
+    console.print(terminal(result.table))
+    console.print(result.sentence, highlight=False, soft_wrap=True, markup=False)
+    values = ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in best.hparams.items()
+    )
+    console.print(
+        f"Best on the domains left out, and so for a model of all domains: {best.algorithm}, {best.steps} steps, {values}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    if out is not None:
+        console.print(f"Model: {out} (for predict, evaluate, export, drift).", highlight=False, soft_wrap=True)
+
+
+def _estimate(search: Any, settings: Any, workers: int | None, told: str) -> None:
+    import os
+
+    from domainwise.report.words import duration
+    from domainwise.sweep.estimate import estimate_seconds
+    from domainwise.sweep.events import ended
+
+    missing = [run for run in search.runs if ended(run, settings) is None]
+    seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
+    at_once = workers or os.cpu_count() or 1
+    console.print(
+        f"{told}; {len(missing)} still to do: about {duration(seconds / at_once)} with {at_once} at once, measured by a "
+        "few real steps of each algorithm",
+        highlight=False,
+        soft_wrap=True,
+    )
