@@ -119,15 +119,9 @@ def compare(
         return
     console.print(terminal(result.table))
     console.print(result.sentence, highlight=False, soft_wrap=True, markup=False)
-    values = ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in best.hparams.items()
-    )
-    console.print(
-        f"Best on the domains left out, and so for a model of all domains: {best.algorithm}, {best.steps} steps, {values}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
+    told = f"{best.algorithm}, {best.steps} steps, {', '.join(shown)}"
+    console.print(f"Best on the domains left out: {told}", highlight=False, soft_wrap=True, markup=False)
     if out is not None:
         console.print(f"Model: {out} (for predict, evaluate, export, drift).", highlight=False, soft_wrap=True)
 
@@ -143,8 +137,8 @@ def _estimate(search: Any, settings: Any, workers: int | None, told: str) -> Non
     seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
     at_once = workers or os.cpu_count() or 1
     console.print(
-        f"{told}; {len(missing)} still to do: about {duration(seconds / at_once)} with {at_once} at once, measured by a "
-        "few real steps of each algorithm",
+        f"{told}; {len(missing)} still to do: about {duration(seconds / at_once)} with {at_once} at once, measured by "
+        "a few real steps of each algorithm",
         highlight=False,
         soft_wrap=True,
     )

@@ -70,7 +70,7 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
         found = Environments(described["name"], images, labels, sizes, tuple(described["classes"]), mean, std)
         if len(images) != len(labels) or sum(sizes.values()) != len(images):
             raise ValueError("its parts differ in length")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{folder} holds no whole data ({error}): save it again") from None
     if state is not None and state != described["state"]:
         raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")

@@ -96,8 +96,8 @@ def comparison(search: Search, out: Path) -> Comparison:
     whole = [name for name in search.algorithms if name in finished and name in scores]
     baseline = "ERM" if "ERM" in whole else whole[0]
     plain = AccuracyTable.of(search.dataset.name, RULE, {name: scores[name] for name in whole}, whole, baseline)
-    effort = {"draws": search.draws, "trials": search.trials, "steps": search.runs[0].steps}
-    rows = tuple(replace(row, **effort) for row in plain.rows)
-    table = replace(plain, rows=rows, network=search.runs[0].network)
+    first = search.runs[0]
+    rows = [replace(row, draws=search.draws, trials=search.trials, steps=first.steps) for row in plain.rows]
+    table = replace(plain, rows=tuple(rows), network=first.network)
     gaps = {name: paired(scores[name], scores[baseline]) for name in whole if name != baseline}
     return Comparison(table, {name: gap for name, gap in gaps.items() if gap is not None}, tuning)
