@@ -16,6 +16,7 @@ class LDAT(Penalised):
     Try it: to study how IRM and DAT are related.
     """
 
+    differentiates_twice = True
     passes = 3.0
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

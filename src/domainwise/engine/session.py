@@ -1,5 +1,7 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ from domainwise.data import Environments, title
 from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
+from domainwise.engine.capture import WORTH_COMPILING, CapturedStep
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
 from domainwise.runs import Run
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -40,6 +45,12 @@ class Session:
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
         self.seconds = 0.0
+        self.update: Callable[[], None] = self.eager_update
+        if device.type == "cuda":
+            if self.environments.streamed:
+                log.warning("%s: images stream from the host, so steps are not captured, and slower for it", run)
+            else:
+                self.update = self.captured_update(compile=run.steps >= WORTH_COMPILING)
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -52,8 +63,20 @@ class Session:
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
         self.algorithm.schedule(self.next_step, self.batches.draw)
-        self.loss_sum += self.algorithm.step(*self.batches.draw())
+        self.update()
         self.next_step += 1
+
+    def eager_update(self) -> None:
+        self.loss_sum += self.algorithm.step(*self.batches.draw())
+
+    def captured_update(self, *, compile: bool) -> CapturedStep:
+        return CapturedStep(
+            self.eager_update,
+            self.algorithm,
+            tensors=[self.loss_sum],
+            generators=[self.batches.generator],
+            compile=compile,
+        )
 
     def diverged(self) -> bool:
         """Whether any loss since the start was NaN or infinite: a sum never forgets one."""
@@ -82,3 +105,5 @@ class Session:
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
+        if isinstance(self.update, CapturedStep):
+            self.update.forget()

@@ -23,14 +23,19 @@ def statistics_kept(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(network: nn.Module) -> Iterator[None]:
-    """Within it, BatchNorm does not learn, and dropout is off and draws no random numbers."""
+    """Within it, weights are constants, BatchNorm does not learn, and dropout is off and draws no random numbers."""
     dropouts = [m for m in network.modules() if isinstance(m, _DropoutNd) and m.training]
+    weights = [p for p in network.parameters() if p.requires_grad]
     for dropout in dropouts:
         dropout.training = False
+    for weight in weights:
+        weight.requires_grad_(False)
     try:
         with statistics_kept(network):
             yield
     finally:
+        for weight in weights:
+            weight.requires_grad_(True)
         for dropout in dropouts:
             dropout.training = True
 

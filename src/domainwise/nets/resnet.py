@@ -88,6 +88,8 @@ def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
 class ResNet(nn.Module):
     """A 7x7 convolution, four stages of residual blocks, and the global average: features [N, 512 or 2048]."""
 
+    samples_apart = True  # but for a BatchNorm that learns
+
     def __init__(
         self,
         shape: tuple[int, ...],

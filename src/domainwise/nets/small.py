@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from domainwise.kernels import relu_group_norm
 from domainwise.nets.network import network
 
 
@@ -16,6 +17,7 @@ class MNISTConvNet(nn.Module):
     """
 
     out_features = 128
+    samples_apart = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -34,8 +36,10 @@ class MNISTConvNet(nn.Module):
                 x = F.conv2d(x.contiguous(), weight.contiguous(), bias, padding=1)
                 x = norm(F.relu(x, inplace=True)).contiguous(memory_format=torch.channels_last)
             else:
-                x = norm(F.relu(convolution(x), inplace=True))
-        return _pooled_by_a_product(x) if bf16_on_cpu else x.mean(dim=(2, 3))
+                x = relu_group_norm(convolution(x), norm)
+        if bf16_on_cpu:
+            return _pooled_by_a_product(x)
+        return x.mean(dim=(2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _pooled_by_a_product(x: Tensor) -> Tensor:
@@ -47,6 +51,8 @@ def _pooled_by_a_product(x: Tensor) -> Tensor:
 @network("small-cnn")
 class SmallConvNet(nn.Sequential):
     """Three 3x3 convolutions of stride 2 with 16, 32, 32 channels and ReLU, flattened: trains in seconds on a CPU."""
+
+    samples_apart = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         channels, height, width = shape
@@ -67,6 +73,7 @@ class DigitsConvNet(nn.Sequential):
     """The single-source Digits network: two 5x5 convolutions (64, 128), each ReLU and max-pool, two layers of 1024."""
 
     out_features = 1024
+    samples_apart = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         channels, height, width = shape
@@ -91,6 +98,7 @@ class MLP(nn.Module):
     """Two hidden layers of 390 units with ReLU on images averaged down to 14x14 (or on vectors): for quick work."""
 
     out_features = 390
+    samples_apart = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

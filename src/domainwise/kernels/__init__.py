@@ -1,0 +1,5 @@
+"""Kernels of our own, for GPUs with Triton; everywhere else the same in plain PyTorch."""
+
+from domainwise.kernels.group_norm import relu_group_norm
+
+__all__ = ["relu_group_norm"]

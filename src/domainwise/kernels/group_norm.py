@@ -1,0 +1,74 @@
+"""ReLU, then GroupNorm: one pass over memory less in each direction where Triton can do both at once."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, library, nn
+from torch.nn import functional as F
+
+TRITON = find_spec("triton") is not None
+BLOCK_CHANNELS = 32
+"""Channels that one program of the kernel handles; groups must not cross its border."""
+
+
+def relu_group_norm(x: Tensor, norm: nn.Module) -> Tensor:
+    """norm(relu(x)), which may overwrite x; `norm` is a GroupNorm."""
+    assert isinstance(norm, nn.GroupNorm)
+    if TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and fits(norm):
+        fused: Tensor = torch.ops.domainwise.relu_group_norm(x, norm.weight, norm.bias, norm.num_groups, norm.eps)[0]
+        return fused
+    return norm(F.relu(x, inplace=True))
+
+
+def fits(norm: nn.GroupNorm) -> bool:
+    """Whether the kernel can do it: whole groups of a power of two of channels in every block."""
+    per_group = norm.num_channels // norm.num_groups
+    return norm.affine and norm.num_channels % BLOCK_CHANNELS == 0 and per_group in (1, 2, 4, 8, 16, 32)
+
+
+@library.custom_op("domainwise::relu_group_norm", mutates_args=())
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The result in channels_last and x's dtype, and what the backward pass needs: means and 1 / deviations [N, G]."""
+    from domainwise.kernels import group_norm_triton
+
+    return group_norm_triton.forward(x, weight, bias, groups, eps)
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+    statistics = x.new_empty(len(x), groups, dtype=torch.float32)
+    return torch.empty_like(x, memory_format=torch.channels_last), statistics, torch.empty_like(statistics)
+
+
+@library.custom_op("domainwise::relu_group_norm_backward", mutates_args=())
+def _backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and the gradients of bias and weight as the two rows of a tensor."""
+    from domainwise.kernels import group_norm_triton
+
+    return group_norm_triton.backward(dy, x, weight, mean, scale)
+
+
+@_backward.register_fake
+def _(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return torch.empty_like(x, memory_format=torch.channels_last), weight.new_empty(2, len(weight))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, weight, bias, ctx.groups, ctx.eps = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, bias, *output[1:])
+
+
+def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    x, weight, bias, mean, scale = ctx.saved_tensors
+    if torch.is_grad_enabled():  # the gradient is to be differentiated again: by PyTorch's own formulas
+        y = F.group_norm(F.relu(x), ctx.groups, weight, bias, ctx.eps).to(dy.dtype)
+        wanted = [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        return *(next(found) if tensor.requires_grad else None for tensor in (x, weight, bias)), None, None
+    dx, (dbias, dweight) = torch.ops.domainwise.relu_group_norm_backward(dy, x, weight, mean, scale)
+    return dx, dweight, dbias, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_save)

@@ -1,0 +1,136 @@
+"""Our Triton kernels against float64: interpreted on a CPU, or as they are on a GPU."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, library
+from torch.nn import functional as F
+
+from domainwise.kernels import group_norm, relu_group_norm
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+needs_triton = pytest.mark.skipif(not group_norm.TRITON, reason="Triton is not installed")
+SHAPES = [(3, 64, 7, 5), (2, 128, 9, 9), (1, 32, 1, 1), (2, 256, 3, 3)]
+
+
+def problem(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, weight, bias and the gradient of y; a third of x is negative, some of it zero."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=generator) + 0.4
+    x[x.abs() < 0.05] = 0
+    weight, bias = torch.randn(2, shape[1], generator=generator)
+    dy = torch.randn(shape, generator=generator)
+    x, dy = (t.to(dtype).contiguous(memory_format=torch.channels_last) for t in (x, dy))
+    return tuple(t.to(DEVICE) for t in (x, weight, bias, dy))
+
+
+def reference(x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    """y and the gradients of x, weight and bias, in float64."""
+    inputs = [t.double().detach().requires_grad_() for t in (x, weight, bias)]
+    y = F.group_norm(F.relu(inputs[0]), 8, inputs[1], inputs[2], 1e-5)
+    return y, *torch.autograd.grad(y, inputs, dy.double())
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    return bool((ours.double() - theirs).abs().max() <= tolerance * theirs.abs().max())
+
+
+def fused(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.ops.domainwise.relu_group_norm(x, weight, bias, 8, 1e-5)[0]
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_relu_group_norm_and_its_gradients(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float) -> None:
+    x, weight, bias, dy = problem(shape, dtype)
+    inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    y = fused(*inputs)
+    assert y.dtype == dtype and y.is_contiguous(memory_format=torch.channels_last)
+    found = (y, *torch.autograd.grad(y, inputs, dy))
+    for ours, theirs in zip(found, reference(x, weight, bias, dy), strict=True):
+        assert close(ours, theirs, tolerance)
+
+
+@needs_triton
+def test_any_memory_format_will_do() -> None:
+    x, weight, bias, dy = problem(SHAPES[0])
+    inputs = [x.contiguous().requires_grad_(), weight, bias]
+    y = fused(*inputs)
+    (dx,) = torch.autograd.grad(y, inputs[0], dy.contiguous())
+    expected = reference(x, weight, bias, dy)
+    assert close(y, expected[0], 1e-6) and close(dx, expected[1], 1e-6)
+
+
+@needs_triton
+def test_nan_is_not_hidden() -> None:
+    x, weight, bias, _ = problem(SHAPES[0])
+    x[0, 0, 0, 0] = torch.nan
+    assert fused(x, weight, bias)[0, :8].isnan().all() and not fused(x, weight, bias)[1:].isnan().any()
+
+
+@needs_triton
+def test_second_derivatives_are_those_of_plain_pytorch() -> None:
+    x, weight, bias, dy = problem((2, 64, 3, 3))
+
+    def penalty(function: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        inputs = [t.to(dtype).detach().requires_grad_() for t in (x, weight, bias)]
+        (slope,) = torch.autograd.grad(function(*inputs), inputs[0], dy.to(dtype), create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), inputs[:2])
+
+    plain = penalty(lambda x, w, b: F.group_norm(F.relu(x), 8, w, b, 1e-5), torch.float64)
+    for ours, theirs in zip(penalty(fused, torch.float32), plain, strict=True):
+        assert close(ours, theirs, 1e-4)
+
+
+@needs_triton
+def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
+    """Shapes, strides and dtypes as promised to the compiler, no hidden mutation."""
+    x, weight, bias, dy = problem(SHAPES[0])
+    _, mean, scale = torch.ops.domainwise.relu_group_norm(x, weight, bias, 8, 1e-5)
+    checks = ("test_schema", "test_faketensor")
+    library.opcheck(torch.ops.domainwise.relu_group_norm, (x, weight, bias, 8, 1e-5), test_utils=checks)
+    given = (dy, x, weight, mean, scale)
+    library.opcheck(torch.ops.domainwise.relu_group_norm_backward, given, test_utils=checks)
+
+
+def test_elsewhere_it_is_plain_pytorch() -> None:
+    norm = torch.nn.GroupNorm(8, 64)
+    x = torch.randn(2, 64, 5, 5)
+    assert torch.equal(relu_group_norm(x.clone(), norm), norm(F.relu(x)))
+
+
+@pytest.mark.parametrize(("channels", "groups", "fits"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)])
+def test_only_whole_groups_fit(channels: int, groups: int, fits: bool) -> None:
+    assert group_norm.fits(torch.nn.GroupNorm(groups, channels)) == fits
+
+
+@needs_triton
+@pytest.mark.skipif(GPU, reason="the GPU compiles them itself")
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, since this one interprets them."""
+    import subprocess
+    import sys
+
+    code = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from domainwise.kernels import group_norm_triton as kernels
+for dtype in ("*bf16", "*fp32"):
+    for kernel in (kernels._forward_kernel, kernels._backward_kernel):
+        constants = dict(CHANNELS=128, PER_GROUP=16, BLOCK_CHANNELS=32, BLOCK_PIXELS=64)
+        special = {"pixels": "i32", "eps": "fp32"} | dict.fromkeys(constants, "constexpr")
+        special |= dict.fromkeys(("x_at", "y_at", "dx_at", "dy_at"), dtype)
+        signature = {name: special.get(name, "*fp32") for name in kernel.arg_names}
+        built = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+        assert built.asm["cubin"]
+"""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    subprocess.run([sys.executable, "-c", code], check=True)
