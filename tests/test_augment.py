@@ -271,3 +271,26 @@ def test_numbers_are_all_used() -> None:
         other = base.clone()
         other[:, column] = 0.05 if column == -1 else 0.6
         assert not torch.equal(net.augment(x, other), before), column
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_captures_it_and_agrees_with_the_cpu() -> None:
+    data, random = environments().to("cuda"), torch.Generator("cuda").manual_seed(0)
+    net, numbers = Augmenter(AUGMENTATIONS["domainbed"], data, random), augmenter().draw(16)
+    images, on_gpu = data.images[:16], numbers.cuda()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        ours = net.augment(images, on_gpu)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert torch.allclose(ours.cpu(), augmenter().augment(images.cpu(), numbers), atol=1e-3)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(random)
+    with torch.cuda.graph(graph):
+        seen = net(images)
+    graph.replay()
+    first = seen.clone()
+    graph.replay()
+    assert not torch.equal(first, seen), "fresh parameters at every replay"

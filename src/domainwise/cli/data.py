@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json
+from domainwise.cli.downloading import download_bar
 from domainwise.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.data.catalogue import Dataset
-    from domainwise.data.downloads import Download
-    from domainwise.data.downloads import Progress as Told
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise data list[/]   ·   [bold]domainwise data list --json --data-root ~/data[/]"
 GET_EXAMPLES = (
@@ -110,27 +108,13 @@ def get(
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:
         writable_folder(root, option="--data-root")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
-
-    def progress(download: "Download") -> "Told":
-        bar.start()  # only now, so that an error found before is one line
-        task = bar.add_task(Path(download.file).name, total=download.size)
-        return lambda done, total: bar.update(task, completed=done, total=total or download.size)
-
     problems = []
-    try:
+    with download_bar() as progress:
         for part in missing:
             try:
                 part.get(root, name, progress=progress, say=errors_console.print)
             except UserError as problem:
                 problems.append(str(problem))
-    except KeyboardInterrupt:
-        errors_console.print("stopped; what came is kept: the same command continues")
-        raise typer.Exit(130) from None
-    finally:
-        if bar.live.is_started:
-            bar.stop()
     if problems:
         raise UserError("; ".join(problems))
     console.print(f"{name} is in {root}" if parts else f"{name} comes with the installation", highlight=False)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from domainwise.cli.common import errors_console
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def download_bar() -> Iterator[Callable[["Download"], "Told"]]:
-    """Within it, a line on standard error for each download, from its start on: an error found before is one line."""
+    """Within it, a line on standard error for each download, from its start on: an error found before is one line.
+
+    Ctrl-C says that the download can be continued.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
 
@@ -27,6 +31,9 @@ def download_bar() -> Iterator[Callable[["Download"], "Told"]]:
 
     try:
         yield progress
+    except KeyboardInterrupt:
+        errors_console.print("stopped; what came is kept: the same command continues")
+        raise typer.Exit(130) from None
     finally:
         if bar.live.is_started:
             bar.stop()

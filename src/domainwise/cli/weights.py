@@ -92,7 +92,7 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     if not weights.sha256:
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
-    writable_folder(root)
+    writable_folder(root, option="--data-root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_bar() as progress:
         file = fetch(download, root, progress(download))
