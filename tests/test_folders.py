@@ -1,6 +1,7 @@
 """The user's own folder of images as a dataset."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 import domainwise as dw
 from domainwise.data import Environments, find_dataset, image_folder, title
 from domainwise.data.folder import scan
+from domainwise.engine.session import Session
 from domainwise.errors import UserError
 from domainwise.runs import Run
 from domainwise.sweep.plan import Plan
@@ -177,3 +179,19 @@ def test_a_plan_means_the_state_it_was_made_in(photos: Path) -> None:
     picture(1000).save(photos / "lab" / "cat" / "new.png")
     assert Plan.from_description(plan.describe()).runs() == runs
     assert Plan(str(photos), ("ERM",), draws=1, trials=1).runs() != runs
+
+
+PACS = Path(os.environ.get("DOMAINWISE_DATA", "")) / "PACS"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PACS / "photo").is_dir(), reason="needs the folder PACS in $DOMAINWISE_DATA")
+def test_a_run_on_pacs_starts_within_two_seconds_of_opening_it_again() -> None:
+    environments = image_folder(PACS).load(image_size=64)
+    assert environments.sizes == {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
+    began = time.process_time()
+    again = image_folder(PACS).loader(PACS.parent, 64)  # past the environments that are kept in memory
+    run = Run.plan(image_folder(PACS), "ERM", "sketch", hparams={"batch_size": 8})
+    Session(run, again, torch.device("cpu")).step()
+    assert time.process_time() - began < 2
+    assert torch.equal(again.images, environments.images)
