@@ -74,7 +74,7 @@ class Session:
             self.eager_update,
             self.algorithm,
             tensors=[self.loss_sum],
-            generators=[self.batches.generator],
+            generators=[self.batches.generator, self.augmentation],
             compile=compile,
         )
 
