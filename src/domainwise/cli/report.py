@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Json, console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
@@ -17,20 +17,28 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
     out: Annotated[Path | None, typer.Option(help="The page [default: report.html in the folder].")] = None,
     baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
+    no_models: Annotated[
+        bool, typer.Option("--no-models", help="Read records alone: no attention, perturbations, what models used.")
+    ] = False,
+    data_root: DataRoot = None,
+    device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page with all results: tables under every selection rule, curves, failures.
+    """Write one HTML page with all results: tables under every selection rule, curves, figures, what models look at.
 
-    The page needs no network. Call it again while a sweep runs to bring it up to date.
+    The page needs no network. Call it again while a sweep runs to bring it up to date. Sections about models need the
+    runs' models and their data; where either is missing the page says so.
     """
     from domainwise.algorithms import ALGORITHMS
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
-    from domainwise.report.page import write_page
+    from domainwise.report.page import Options, write_page
 
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
-    path, collection = write_page(folder, out, baseline=baseline)
+    with errors_console.status("reading the records") as status:
+        options = Options(baseline, not no_models, data_root, device, status.update)
+        path, collection = write_page(folder, out, options)
     print_notes(collection.notes)
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})

@@ -46,6 +46,10 @@ SETTINGS: Any = {
     "legend.fontsize": 8,
     "figure.facecolor": GROUND,
 }
+ANY_GROUND: Any = dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#7f858f"
+) | {"figure.facecolor": "none", "axes.facecolor": "none"}
+"""Readable on white and on black."""
 
 
 def panels(titles: Sequence[str], size: float = 2.5) -> tuple[Figure, list[Axes]]:

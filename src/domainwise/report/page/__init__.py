@@ -1,5 +1,5 @@
 """The page: all that a folder of runs tells, in one HTML file that needs nothing else."""
 
-from domainwise.report.page.write import write_page
+from domainwise.report.page.write import Options, write_page
 
-__all__ = ["write_page"]
+__all__ = ["Options", "write_page"]

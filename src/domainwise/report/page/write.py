@@ -1,6 +1,8 @@
 """Puts the parts together and writes the file."""
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +17,8 @@ from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
 from domainwise.report import palette
 from domainwise.report.page import drawing
-from domainwise.report.page.pictures import ablations
+from domainwise.report.page.models import Models, look
+from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
 from domainwise.report.page.results import Section, colours, sections
 from domainwise.sweep.collection import Collection
@@ -27,23 +30,35 @@ NOTES = 10
 """How many notes are shown."""
 
 
-def write_page(folder: Path, out: Path | None = None, *, baseline: str = "ERM") -> tuple[Path, Collection]:
+@dataclass(frozen=True)
+class Options:
+    """What a page shows beside the records, and how it is found."""
+
+    baseline: str = "ERM"
+    models: bool = True
+    """Whether trained models are asked too; without them, records alone are read."""
+    data_root: Path | None = None
+    device: str = "cpu"
+    progress: Callable[[str], None] = lambda _: None
+
+
+def write_page(folder: Path, out: Path | None = None, options: Options | None = None) -> tuple[Path, Collection]:
     """Writes the page of a folder of runs, whole or not at all; returns where it is and what it was made from."""
     collection = collect_any(folder)
     if not collection.runs:
         raise UserError(f"{folder} holds no run: give the folder of a sweep, a training or DomainBed's output")
     path = out or folder / NAME
-    text = render(folder, collection, baseline)
     if not path.parent.is_dir():
         raise UserError(f"{path.parent} is not a folder: choose another file with --out")
+    text = render(folder, collection, options or Options())
     with files.atomic(path) as file:
         file.write(text.encode())
     return path, collection
 
 
-def render(folder: Path, collection: Collection, baseline: str = "ERM") -> str:
+def render(folder: Path, collection: Collection, options: Options) -> str:
     """The page as text. The same records give the same page."""
-    shown = sections(collection, baseline)
+    shown = sections(collection, options.baseline)
     rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
     environment = Environment(
         loader=PackageLoader("domainwise.report", "page"),
@@ -57,19 +72,34 @@ def render(folder: Path, collection: Collection, baseline: str = "ERM") -> str:
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
-        "ablations": [ablations(folder, section.group, next(iter(section.views))) for section in shown],
-        "more_notes": max(0, len(collection.notes) - NOTES),
+        "more": [more(folder, section, options) for section in shown],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
         "rule": USUAL_RULE if USUAL_RULE in rules else next(iter(rules), ""),
         "colours": colours(shown),
         "progress": progress(folder, collection),
         "notes": collection.notes[:NOTES],
+        "more_notes": max(0, len(collection.notes) - NOTES),
         "version": installed_version(),
         "updated": last_change(folder),
         "drawing": drawing,
         "palette": palette,
     }
     return environment.get_template("page.html").render(**facts, **sources)
+
+
+@dataclass(frozen=True)
+class More:
+    """What an experiment's records and models show beyond its tables, by its first rule."""
+
+    rule: str
+    ablations: Sequence[Picture]
+    models: Models
+
+
+def more(folder: Path, section: Section, options: Options) -> More:
+    rule, view = next(iter(section.views.items()))
+    models = look(folder, view, options.data_root, options.device, options.progress) if options.models else Models()
+    return More(rule, ablations(folder, section.group, rule), models)
 
 
 def summary(collection: Collection, shown: list[Section]) -> str:
