@@ -3,11 +3,13 @@
 import multiprocessing
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 PRELOADED = ["domainwise.sweep.local", "torch._dynamo", "pytest"]
 """What a worker imports, the optimiser's first step included: two seconds that only the server spends."""
+LISTEN = "0A"
 
 
 def quick_context() -> ForkServerContext:
@@ -32,3 +34,27 @@ def all_gone(pids: Collection[int], within: float = 5.0) -> bool:
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not any(map(alive, pids))
+
+
+def listening(root: int) -> set[str]:
+    """The addresses, in hexadecimal, that a process and its descendants listen at (Linux)."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            pid, rest = stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()
+            parents[int(pid)] = int(rest[1])
+    family = {root}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    sockets = set()
+    for pid in family:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                sockets.add(str(descriptor.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == LISTEN and f"socket:[{line.split()[9]}]" in sockets:
+                found.add(local.partition(":")[0])
+    return found

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -78,14 +80,37 @@ def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed:
     assert all(event.earlier for event in again) and time.monotonic() - before < 10
 
 
+LOOPBACKS = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+OWN_RAY = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from domainwise.sweep.ray import RayCluster
+from processes import listening
+cluster = RayCluster(None)
+cluster.ray.get(cluster.ray.remote(lambda: None).remote())
+print(*listening(os.getpid()))
+cluster.close()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens where is read from /proc")
 def test_a_ray_of_our_own_listens_on_the_loopback_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'domainwise[ray]'")
-    asked = {}
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **options: asked.update(options))
-    monkeypatch.setattr(ray, "cluster_resources", dict)
-    on_ray.RayCluster(None)
-    assert asked["_node_ip_address"] == "127.0.0.1" and asked["include_dashboard"] is False
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'domainwise[ray]'")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = [sys.executable, "-c", OWN_RAY, str(Path(__file__).parent)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = set(answer.stdout.split())
+    assert found and found <= LOOPBACKS, answer.stderr
+
+
+def test_an_address_where_nobody_listens_is_said_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        before = time.monotonic()
+        with pytest.raises(UserError, match=f"--address {address}: no Ray cluster there"):
+            on_ray.RayCluster(address)
+        assert time.monotonic() - before < 5
 
 
 @pytest.mark.parametrize(("module", "package", "place"), [(on_ray, "ray", "ray"), (slurm, "submitit", "slurm")])

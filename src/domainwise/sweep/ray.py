@@ -2,7 +2,9 @@
 
 import logging
 import os
+import socket
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 from domainwise.errors import UserError
@@ -12,6 +14,11 @@ from domainwise.sweep.events import Event, Settings
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.5
+KNOCK_SECONDS = 10.0
+ONLY_HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, before Ray is imported, a cluster may have one node only: without it, Ray listens on all interfaces."""
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+TOKEN_FILE = Path("~/.ray/auth_token")
 
 
 class RayCluster:
@@ -20,23 +27,22 @@ class RayCluster:
     poll_seconds = POLL_SECONDS
 
     def __init__(self, address: str | None, device: str = "cpu") -> None:
+        _prepare(address)
         try:
             import ray
         except ImportError:
             raise UserError("--on ray needs Ray: pip install 'domainwise[ray]'") from None
         self.ray: Any = ray
         self.mine = not ray.is_initialized()
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self.mine and address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(
-                _node_ip_address=LOOPBACK, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-            )
+            self.ray.init(address="local", _node_ip_address=LOOPBACK, include_dashboard=False, **quiet)
         elif self.mine:
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                self.ray.init(address=address, **quiet)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 first = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise UserError(f"--address {address}: no Ray cluster there ({first})") from None
+                raise UserError(f"--address {address}: no Ray cluster there, or not one for us ({first})") from None
         has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
         if device == "cuda" and not has_gpus:
             raise UserError("--device cuda: no node of this Ray cluster offers a GPU; use --device cpu")
@@ -78,6 +84,28 @@ class RayCluster:
                 self.ray.cancel(reference, force=True)
         if self.mine:
             self.ray.shutdown()
+
+
+def _prepare(address: str | None) -> None:
+    """What must be known before Ray is imported: it reads its settings from the environment then."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        os.environ.setdefault(ONLY_HERE, "0")
+        return
+    _knock(address)
+    if any(os.environ.get(name) for name in TOKENS) or TOKEN_FILE.expanduser().exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as Ray does by itself for clusters it finds, not named ones
+
+
+def _knock(address: str) -> None:
+    """Finds out at once that nobody listens at HOST:PORT, which takes Ray minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():  # "auto", or a name of Ray's own
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except OSError as error:
+        raise UserError(f"--address {address}: no Ray cluster there ({error.strerror or error})") from None
 
 
 def execute(runs: Sequence[Run], settings: Settings, address: str | None = None) -> Generator[Event]:
