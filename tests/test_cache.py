@@ -123,7 +123,7 @@ BREAKAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda file: Image.fromarray(np.zeros((4, 4), np.float32)).save(file, format="TIFF"),
         "floating-point pixels",
     ),
-    "gone": (lambda file: file.unlink(), "not found"),
+    "gone": (lambda file: file.unlink(), "No such file"),
 }
 
 
