@@ -59,14 +59,19 @@ def probe_domains(features: Sequence[Tensor], labels: Sequence[Tensor], domains:
     return Probe(tuple(domains), accuracy, error, confusion / confusion.sum(1, keepdim=True).clamp_min(1), len(test))
 
 
-def equal_classes(labels: Sequence[Tensor]) -> list[Tensor]:
-    """Rows of each group so that every class is equally frequent in all: as often as where it is rarest."""
+def equal_classes(labels: Sequence[Tensor], *keys: str | int, most: int | None = None) -> list[Tensor]:
+    """Rows of each group so that every class is equally frequent in all: as often as where it is rarest.
+
+    With `most`, about so many rows of each group, in the same proportions.
+    """
     classes = 1 + max(int(own.max()) for own in labels)
-    fewest = torch.stack([own.bincount(minlength=classes) for own in labels]).amin(0).tolist()
+    fewest = torch.stack([own.bincount(minlength=classes) for own in labels]).amin(0)
+    if most is not None and int(fewest.sum()) > most:
+        fewest = (fewest * most / fewest.sum()).long()
     kept = []
-    for own in labels:
-        shuffled = torch.randperm(len(own), generator=generator("equal classes"))
-        picks = [shuffled[own[shuffled] == c][:n] for c, n in enumerate(fewest)]
+    for number, own in enumerate(labels):
+        shuffled = torch.randperm(len(own), generator=generator("equal classes", *keys, number))
+        picks = [shuffled[own[shuffled] == c][:n] for c, n in enumerate(fewest.tolist())]
         kept.append(torch.cat(picks).sort().values)
     return kept
 

@@ -25,6 +25,7 @@ from domainwise.cli import (
     predict,
     report,
     reproduce,
+    shift,
     sweep,
     table,
     template,
@@ -74,6 +75,7 @@ app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
+app.command(epilog=shift.EXAMPLES)(shift.shift)
 app.command(epilog=theory.EXAMPLES)(theory.theory)
 app.command(epilog=template.EXAMPLES)(template.template)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)

@@ -1,0 +1,221 @@
+"""Which shift is it? Diversity and correlation shift between the training and the unseen domains of a dataset.
+
+OoD-Bench's estimator (Ye et al. 2022, https://arxiv.org/abs/2106.03721): equal class proportions, features that tell
+the two sides apart given the label, standardised, kernel densities, integrals by importance sampling. Its control is an
+i.i.d. split: two random parts of all domains together, which must show almost nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.analysis.densities import KernelDensity, Sampled, Thresholds, calibrate
+from domainwise.analysis.discriminate import BATCH, Discriminator, Side, represent, train_discriminator
+from domainwise.analysis.probe import equal_classes
+from domainwise.data import Environments
+from domainwise.engine.devices import pick_device
+from domainwise.errors import UserError
+from domainwise.nets import build
+from domainwise.nets.weights import start_from
+from domainwise.protocol import seeds
+
+MOST = 10_000
+"""Images per side, at most."""
+SMALL = 0.05
+"""Below this neither kind of shift is called one."""
+APART = 3
+"""How many times the one must be the other to dominate."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How features are learned: a network by name, what it starts from, and where it runs."""
+
+    network: str
+    weights: str = ""
+    device: str = "auto"
+    images: int = MOST
+    data_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Standardised features [n, 8] and labels [n] of both sides; how often the sides were told apart."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    told_apart: float
+
+    def sampled(self, classes: int, *keys: str | int) -> Sampled:
+        p = KernelDensity.fit(self.train, self.train_labels, classes)
+        q = KernelDensity.fit(self.test, self.test_labels, classes)
+        return Sampled.of(p, q, seeds.generator("shift", "points", *keys))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The two shifts from the training domains to one unseen domain, of one seed, and what its control shows."""
+
+    unseen: str
+    seed: int
+    diversity: float
+    correlation: float
+    control_diversity: float
+    control_correlation: float
+    thresholds: Thresholds
+    sides: Sides
+
+
+@dataclass(frozen=True)
+class DatasetShift:
+    """All unseen domains and seeds."""
+
+    dataset: str
+    classes: tuple[str, ...]
+    network: str
+    calibrated: bool
+    shifts: tuple[Shift, ...]
+
+    @property
+    def unseen(self) -> list[str]:
+        return list(dict.fromkeys(shift.unseen for shift in self.shifts))
+
+    def values(self, kind: str, unseen: str | None = None) -> list[float]:
+        """Of one kind ("diversity", "control_correlation", ...), per seed; averaged over domains if none is named."""
+        by_seed: dict[int, list[float]] = {}
+        for shift in self.shifts:
+            if unseen in (None, shift.unseen):
+                by_seed.setdefault(shift.seed, []).append(float(getattr(shift, kind)))
+        return [sum(values) / len(values) for values in by_seed.values()]
+
+    def mean(self, kind: str, unseen: str | None = None) -> float:
+        values = self.values(kind, unseen)
+        return sum(values) / len(values)
+
+    @property
+    def sentence(self) -> str:
+        diversity, correlation = self.mean("diversity"), self.mean("correlation")
+        larger, smaller = max(diversity, correlation), min(diversity, correlation)
+        if larger < SMALL:
+            verdict = "neither kind of shift is clearly there"
+        elif larger > APART * smaller:
+            verdict = f"{'diversity' if diversity > correlation else 'correlation'} shift dominates"
+        else:
+            verdict = "both kinds of shift are there"
+        control = f"{self.mean('control_diversity'):.3f} / {self.mean('control_correlation'):.3f}"
+        numbers = f"diversity {diversity:.2f}, correlation {correlation:.2f}; i.i.d. control {control}"
+        return f"{self.dataset}: {verdict} ({numbers})."
+
+
+Progress = Callable[[str], None]
+
+
+def measure_shift(
+    environments: Environments,
+    unseen: Sequence[str],
+    setup: Setup,
+    *,
+    trials: Sequence[int] = (0,),
+    calibrated: bool = True,
+    progress: Progress = lambda _: None,
+) -> DatasetShift:
+    """Every unseen domain against all others, for every seed; one control per seed."""
+    device = pick_device(setup.device)
+    data = environments.standardised(torch.arange(len(environments.labels))).to(device)
+    classes = len(data.classes)
+    rows = {domain: data.rows(domain) for domain in data.domains}
+    everything = torch.cat(list(rows.values()))
+    found = []
+    for seed in trials:
+        size = min(setup.images, max(len(rows[domain]) for domain in unseen), len(everything) // 2)
+        shuffled = everything[seeds.permutation(len(everything), "shift", "control", seed)]
+        progress(f"seed {seed}: i.i.d. control")
+        control = tell_apart(data, shuffled[:size], shuffled[size : 2 * size], setup, device, "control", seed)
+        sampled = control.sampled(classes, "control", seed)
+        thresholds = calibrate(sampled) if calibrated else Thresholds()
+        nothing = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
+        for domain in unseen:
+            progress(f"seed {seed}: {domain} unseen")
+            rest = torch.cat([own for name, own in rows.items() if name != domain])
+            sides = tell_apart(data, rest, rows[domain], setup, device, domain, seed)
+            sampled = sides.sampled(classes, domain, seed)
+            both = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
+            found.append(Shift(domain, seed, *both, *nothing, thresholds, sides))
+    return DatasetShift(data.name, data.classes, setup.network, calibrated, tuple(found))
+
+
+def tell_apart(
+    data: Environments, first: Tensor, second: Tensor, setup: Setup, device: torch.device, *keys: str | int
+) -> Sides:
+    """Features of the images of two sides, learned to tell these sides apart."""
+    labels = data.labels.cpu()
+    kept = equal_classes([labels[first], labels[second]], *keys, most=setup.images)
+    sides = [
+        Side(rows[own], labels[rows[own]].to(device), lambda picks: data.normalise(data.images[picks].to(device)))
+        for rows, own in zip((first, second), kept, strict=True)
+    ]
+    if len(sides[0].rows) < BATCH:
+        few = f"{len(sides[0].rows)} images per side are left when classes are equally frequent"
+        raise UserError(f"{data.name}: {few}; at least {BATCH} are needed")
+    with torch.random.fork_rng():
+        torch.manual_seed(seeds.seed("shift", data.name, *keys))
+        network = Discriminator(*_features(data, setup), len(data.classes)).to(device)
+        network = train_discriminator(network, sides[0], sides[1], "shift", data.name, *keys)
+    z = [represent(network, side) for side in sides]
+    pooled = torch.cat(z)
+    mean, std = pooled.mean(0), pooled.std(0).clamp_min(1e-12)
+    with torch.no_grad():
+        told = [
+            (network.judge(own.to(side.labels.device, torch.float32), side.labels) > 0).float().mean()
+            for own, side in zip(z, sides, strict=True)
+        ]
+    standard = [(own - mean) / std for own in z]
+    y = [side.labels.cpu() for side in sides]
+    return Sides(standard[0], y[0], standard[1], y[1], float((1 - told[0] + told[1]) / 2))
+
+
+def _features(data: Environments, setup: Setup) -> tuple[nn.Module, int]:
+    network = build(setup.network, data.shape, len(data.classes))
+    if setup.weights:
+        start_from(network.features, setup.weights, setup.data_root)
+    return network.features, network.feature_size
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Along the direction in which the features vary most: densities, and the probability of one class, on each side.
+
+    The class is the one whose probability differs most between the sides.
+    """
+
+    at: Tensor
+    p: Tensor
+    q: Tensor
+    label: int
+    p_label: Tensor  # p(label | z); NaN where p is next to nothing
+    q_label: Tensor
+
+
+def profile(sides: Sides, classes: int, points: int = 200) -> Profile:
+    """What the two kinds of shift look like in one dimension (the paper's Figure 1)."""
+    pooled = torch.cat([sides.train, sides.test])
+    direction = torch.linalg.eigh(torch.cov(pooled.T))[1][:, -1:]
+    line = (pooled - pooled.mean(0)) @ direction
+    scale = line.std()
+    train, test = (sides.train @ direction / scale, sides.test @ direction / scale)
+    at = torch.linspace(float(line.min() / scale) - 0.5, float(line.max() / scale) + 0.5, points, dtype=torch.float64)
+    p = KernelDensity.fit(train, sides.train_labels, classes).joint(at[:, None])
+    q = KernelDensity.fit(test, sides.test_labels, classes).joint(at[:, None])
+    p_all, q_all = p.sum(1), q.sum(1)
+    nowhere = torch.tensor(math.nan, dtype=torch.float64)
+    p_given = torch.where(p_all[:, None] > 0.01 * p_all.max(), p / p_all[:, None], nowhere)
+    q_given = torch.where(q_all[:, None] > 0.01 * q_all.max(), q / q_all[:, None], nowhere)
+    gap = ((p_given - q_given).abs().nan_to_num(0) * (p_all * q_all).sqrt()[:, None]).sum(0)
+    label = int(gap.argmax())
+    return Profile(at, p_all, q_all, label, p_given[:, label], q_given[:, label])

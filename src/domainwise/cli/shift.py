@@ -1,0 +1,129 @@
+"""`domainwise shift`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from domainwise.cli.common import DataRoot, Device, Json, Weights, console, errors_console, print_json
+
+if TYPE_CHECKING:
+    from domainwise.analysis.shift import DatasetShift
+    from domainwise.data import Dataset
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise shift ColoredMNIST-embedded[/]   ·   "
+    "[bold]domainwise shift RotatedMNIST --test-domain 0 --test-domain 75 --out shift.pdf[/]   ·   "
+    "[bold]domainwise shift PACS --network resnet18-scratch --image-size 64 --trials 3 --json[/]"
+)
+
+
+def shift(
+    dataset: Annotated[str, typer.Argument(help="A dataset's name (see: domainwise list), or a folder of images.")],
+    test_domain: Annotated[
+        list[str] | None, typer.Option(help="Unseen domain; repeat for several [default: each in turn].")
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="What learns the features [default: by the data].")] = None,
+    weights: Weights = "",
+    image_size: Annotated[int | None, typer.Option(help="Height and width, where images can be resized.")] = None,
+    images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 10_000,
+    trials: Annotated[int, typer.Option(help="Repetitions with other weights and samples.", min=1)] = 1,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="OoD-Bench's fixed thresholds instead of calibrated ones.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")] = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Which shift is it? Diversity (the unseen domain looks different) or correlation (labels go with other looks).
+
+    Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
+    """
+    from domainwise import files
+    from domainwise.analysis.shift import Setup, measure_shift
+    from domainwise.data import find_dataset
+    from domainwise.nets.weights import planned
+    from domainwise.report.canvas import check_format, save
+    from domainwise.report.shifted import shift_figure
+
+    if out is not None:
+        check_format(out)
+        files.writable_folder(out.parent)
+    found = find_dataset(dataset)
+    unseen = [found.domain(key) for key in test_domain] if test_domain else list(found.testable)
+    name = network or default_network(found)
+    setup = Setup(name, planned(name, weights, data_root), device, images, data_root)
+    environments = found.load(data_root, image_size)
+    with errors_console.status("learning features") as status:
+        measured = measure_shift(
+            environments, unseen, setup, trials=range(trials), calibrated=not fixed, progress=status.update
+        )
+    if out is not None:
+        save(shift_figure(measured), out)
+    if as_json:
+        print_json(_as_json(measured) | {"picture": str(out) if out else None})
+        return
+    console.print(_table(measured))
+    console.print(measured.sentence, highlight=False, soft_wrap=True)
+    if out is not None:
+        console.print(f"Picture: {out}", soft_wrap=True)
+
+
+def default_network(dataset: "Dataset") -> str:
+    """OoD-Bench's: an MLP where colour is all there is, a pre-trained ResNet-18 for photographs."""
+    if dataset.scale == "image":
+        return "resnet18-live"
+    return "mlp" if dataset.image_size == 0 or dataset.name.startswith("ColoredMNIST") else "small-cnn"
+
+
+def _table(measured: "DatasetShift") -> Table:
+    count = len(measured.values("diversity"))
+    table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
+    for heading in ("unseen", "diversity", "correlation", "told apart", "images per side"):
+        table.add_column(heading, justify="left" if heading == "unseen" else "right")
+    for unseen in measured.unseen:
+        own = [shift for shift in measured.shifts if shift.unseen == unseen]
+        told = sum(shift.sides.told_apart for shift in own) / len(own)
+        shares = [f"{measured.mean(kind, unseen):.3f}" for kind in ("diversity", "correlation")]
+        table.add_row(unseen, *shares, f"{100 * told:.0f} %", str(len(own[0].sides.test)))
+    table.add_row("mean", *[_spread(measured.values(kind)) for kind in ("diversity", "correlation")])
+    controls = [f"{measured.mean(f'control_{kind}'):.3f}" for kind in ("diversity", "correlation")]
+    table.add_row("i.i.d. control", *controls, style="dim")
+    table.caption = f"{measured.network}, {count} seed{'s' if count > 1 else ''}, thresholds " + (
+        "calibrated on the control" if measured.calibrated else "fixed"
+    )
+    return table
+
+
+def _spread(values: list[float]) -> str:
+    from domainwise.report.statistics import estimate
+
+    over_seeds = estimate(values)
+    return f"{over_seeds.mean:.3f}" + (f" ± {over_seeds.error:.3f}" if over_seeds.n > 1 else "")
+
+
+def _as_json(measured: "DatasetShift") -> dict[str, Any]:
+    return {
+        "dataset": measured.dataset,
+        "network": measured.network,
+        "calibrated": measured.calibrated,
+        "diversity": measured.mean("diversity"),
+        "correlation": measured.mean("correlation"),
+        "control": {kind: measured.mean(f"control_{kind}") for kind in ("diversity", "correlation")},
+        "shifts": [
+            {
+                "unseen": shift.unseen,
+                "seed": shift.seed,
+                "diversity": shift.diversity,
+                "correlation": shift.correlation,
+                "thresholds": asdict(shift.thresholds),
+                "told_apart": shift.sides.told_apart,
+                "images_per_side": len(shift.sides.test),
+            }
+            for shift in measured.shifts
+        ],
+        "sentence": measured.sentence,
+    }
