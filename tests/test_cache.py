@@ -365,3 +365,15 @@ def test_no_room_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(UserError, match=r"no room for 0\.0 GiB of decoded images in .*--image-size"):
         decoded(files, SIZE, cache=tmp_path / "cache")
+
+
+def test_a_disk_that_fails_on_the_way_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path / "photos", 2)
+
+    def failing(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(decoding, "_write_row", failing)
+    with pytest.raises(UserError, match=r"cannot write the decode cache to .*: Input/output error"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+    assert entries(tmp_path / "cache") == []

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import domainwise as dw
+from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Environments, find_dataset, image_folder, title
 from domainwise.data.folder import scan
 from domainwise.engine.session import Session
@@ -67,6 +68,27 @@ def test_stray_files_and_hidden_folders_are_ignored_and_noted(photos: Path) -> N
     (note,) = found.notes()
     assert note.startswith(f"ignored 7 in {photos}") and ".git" in note
     assert scan(make_folder(photos.parent / "clean")).notes() == []
+
+
+def test_names_that_cannot_be_printed_are_ignored_and_noted(photos: Path) -> None:
+    odd = os.fsdecode(b"odd\xff")
+    (photos / odd).mkdir()
+    picture(1).save(photos / "lab" / "cat" / f"{odd}.png")
+    found = scan(photos)
+    assert found.domains == DOMAINS and len(found.pictures) == 36
+    assert sorted(found.ignored) == ["lab/cat/odd?.png", "odd?"]
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_algorithm_bears_a_class_that_is_missing_from_a_domain(tmp_path: Path, algorithm: str) -> None:
+    make_folder(tmp_path / "photos", domains=("lab",), classes=("cat", "dog"))
+    make_folder(tmp_path / "photos", domains=("street", "zoo"), classes=("dog",), count=12)
+    data = image_folder(tmp_path / "photos")
+    run = Run.plan(data, algorithm, (), hparams={"batch_size": 4}, steps=3, image_size=16)
+    session = Session(run, data.load(image_size=16), torch.device("cpu"))
+    for _ in range(run.steps):
+        session.step()
+    assert not session.diverged()
 
 
 @pytest.mark.parametrize(

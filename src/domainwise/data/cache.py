@@ -153,9 +153,12 @@ def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
         out = temporary / "images.bin"
         _reserve(out, len(files) * 3 * size * size)
         what = f"decoding {label} to {size} pixels, once"
-        bad = {
-            number: answer["bad"] for number, answer in spread(files, what, size=size, out=str(out)) if "bad" in answer
-        }
+        bad = {}
+        for number, answer in spread(files, what, size=size, out=str(out)):
+            if "unwritten" in answer:
+                raise UserError(f"cannot write the decode cache to {entry.parent}: {answer['unwritten']}")
+            if "bad" in answer:
+                bad[number] = answer["bad"]
         _close_ranks(out, sorted(bad), len(files), 3 * size * size)
         with whole_files.atomic(temporary / "record.json") as record:
             record.write(json.dumps({"files": len(files), "bad": bad}).encode())
@@ -170,17 +173,17 @@ def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
 
 
 def _reserve(out: Path, length: int) -> None:
-    """A file of this length whose space is surely there."""
-    try:
-        with out.open("wb") as file:
+    """A file of this length, whose space is surely there where the file system can tell."""
+    with out.open("wb") as file:
+        file.truncate(length)
+        try:
             os.posix_fallocate(file.fileno(), 0, length)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise UserError(
-            f"no room for {length / 2**30:.1f} GiB of decoded images in {out.parent.parent}: set DOMAINWISE_CACHE to a "
-            "folder with more, or use a smaller --image-size"
-        ) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise UserError(
+                    f"no room for {length / 2**30:.1f} GiB of decoded images in {out.parent.parent}: set "
+                    "DOMAINWISE_CACHE to a folder with more, or use a smaller --image-size"
+                ) from None
 
 
 def _close_ranks(out: Path, bad: Sequence[int], rows: int, length: int) -> None:

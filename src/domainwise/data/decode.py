@@ -108,6 +108,8 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 def work(job: dict[str, Any]) -> list[dict[str, Any]]:
     """One answer per file of a job: {"bad": reason}, or its facts, or nothing where its pixels went to the job's file.
 
+    {"unwritten": reason} if they could not go there.
+
     A job to read says {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]}.
     """
     answers: list[dict[str, Any]] = []
@@ -121,6 +123,8 @@ def work(job: dict[str, Any]) -> list[dict[str, Any]]:
                 answers.append(facts(file))
         except BadImage as error:
             answers.append({"bad": str(error)})
+        except OSError as error:
+            answers.append({"unwritten": error.strerror})
     return answers
 
 

@@ -185,8 +185,9 @@ def _sorted_out(
         raise UserError(f"cannot look into {parent}: {error.strerror}") from None
     kept = []
     for entry in entries:
-        if wanted(entry) and not entry.name.startswith((".", "__MACOSX")):
+        readable = entry.name.encode(errors="replace").decode()  # a name that is no UTF-8 could not be printed
+        if wanted(entry) and not entry.name.startswith((".", "__MACOSX")) and readable == entry.name:
             kept.append(parent / entry.name)
         else:
-            ignored.append(str((parent / entry.name).relative_to(root)))
+            ignored.append(str((parent / readable).relative_to(root)))
     return kept
