@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from domainwise.algorithms import ALGORITHMS, Algorithm
-from domainwise.engine import capture
+from domainwise.data import DATASETS, Environments
+from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.engine import capture, evaluation
 from domainwise.engine.capture import CapturedStep, Snapshot
 from domainwise.engine.compilation import compiled, padded, round_up, samples_apart
+from domainwise.engine.evaluation import Judge, parts_to_judge
+from domainwise.engine.session import Session
 from domainwise.nets import Network, build
+from domainwise.runs import Run
 from helpers import CLASSES, advance, batches, features, make, weights
 
 EVERY = sorted(ALGORITHMS)
@@ -196,6 +202,25 @@ def test_a_lack_of_memory_is_no_reason_to_go_on_eagerly(recorder: Recorder) -> N
     assert not done
 
 
+def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.plan("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4})
+    session = Session(run, DATASETS.find("BackgroundDigits").load(), torch.device("cpu"))
+    parts = {part: rows[:60] for part, rows in parts_to_judge(run, session.environments).items()}
+    judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
+    recorded: list[int] = []
+
+    def record(work: Callable[[], None], warm_up: int) -> Any:
+        recorded.append(warm_up)
+        return SimpleNamespace(replay=work)
+
+    monkeypatch.setattr(evaluation, "record", record)
+    judge.capture = True
+    first = judge()
+    assert not recorded and judge() == first and judge() == first and len(recorded) == 1
+    session.step()
+    assert judge() != first and judge.scores.shape == (len(parts), 2)
+
+
 # compiled and padded
 
 
@@ -242,6 +267,36 @@ def test_only_networks_whose_samples_are_apart_are_padded() -> None:
     assert not samples_apart(torch.nn.Linear(2, 2)), "a network that does not say so"
 
 
+@pytest.mark.parametrize("name", ["domainbed", "oodbench"])
+def test_augmentation_is_padded_exactly(name: str) -> None:
+    augmenter, images = augmented(name)
+    numbers = augmenter.draw(len(images))
+    plain = augmenter.augment(images, numbers)
+    assert torch.equal(padded(augmenter.augment)(images, numbers), plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["domainbed", "oodbench"])
+def test_augmentation_compiles(name: str) -> None:
+    augmenter, images = augmented(name)
+    numbers = augmenter.draw(len(images))
+    plain = augmenter.augment(images, numbers)
+    with compiled(make("ERM"), augmenter, "aot_eager"):
+        assert torch.allclose(augmenter.augment(images, numbers), plain, atol=1e-4)
+    assert "augment" not in vars(augmenter)
+
+
+def augmented(name: str) -> tuple[Augmenter, Tensor]:
+    """An augmenter, and five images for it."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (5, 3, 20, 16), dtype=torch.uint8, generator=generator)
+    labels = torch.zeros(5, dtype=torch.int64)
+    environments = Environments.from_arrays({"a": (images, labels)}, classes=["x"])
+    augmentation = AUGMENTATIONS[name]
+    assert augmentation is not None
+    return Augmenter(augmentation, environments, generator), images
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EVERY if not ALGORITHMS.find(name).differentiates_twice])
 def test_compiled_networks_train_the_same_and_are_compiled_once(name: str) -> None:
@@ -258,7 +313,7 @@ def test_compiled_networks_train_the_same_and_are_compiled_once(name: str) -> No
     counts = []
     for _ in range(2):
         algorithm = make(name)
-        with compiled(algorithm, backend):
+        with compiled(algorithm, backend=backend):
             advance(algorithm, batches(4))
         assert torch.allclose(weights(algorithm), weights(plain), rtol=1e-9, atol=1e-12)
         counts.append(len(compilations))

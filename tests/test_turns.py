@@ -1,20 +1,29 @@
 """Runs that take turns in one process: each the same, bit by bit, as alone; none harmed by another."""
 
+import multiprocessing
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from domainwise.algorithms import Algorithm
+from domainwise.algorithms.adversarial import UAT
 from domainwise.claims import Claim
 from domainwise.engine.apart import Surroundings, arithmetic
 from domainwise.engine.train import train
+from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
-from domainwise.sweep.events import Event, Settings
-from domainwise.sweep.local import execute
+from domainwise.sweep import local
+from domainwise.sweep.events import Settings
+from domainwise.sweep.local import _Pool, execute
 from domainwise.sweep.turns import News, Turns
+from processes import quick_context
 
 
 def plan(algorithm: str, trial: int = 0, steps: int = 8, **hparams: object) -> Run:
@@ -65,7 +74,7 @@ def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatc
     breaking, taken = plan("UAT"), plan("ERM", trial=3)
 
     def explode(*_: object) -> None:
-        raise torch.OutOfMemoryError("no memory left\nfor this")
+        raise RuntimeError("broken\nfor good")
 
     def break_third_step(turns: Turns) -> None:
         break_third_step.rounds += 1
@@ -79,9 +88,42 @@ def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatc
     ends = {news.run: news for news in told if isinstance(news, Status)}
     assert "elsewhere" in told and taken.id not in ends
     assert ends[impossible.id].status == "failed" and "dropout" in ends[impossible.id].reason
-    assert ends[breaking.id].reason == "OutOfMemoryError: no memory left for this"
+    assert ends[breaking.id].reason == "RuntimeError: broken for good"
     for run in (RUNS[0], RUNS[3]):
         assert left(run, tmp_path) == left(run, alone)
+
+
+def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
+    tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[Algorithm]] = []
+
+    def explode(self: UAT, *_: object) -> None:
+        held.append(weakref.ref(self))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. And so on.")
+
+    monkeypatch.setattr("domainwise.algorithms.adversarial.UAT.step", explode)
+    big = plan("UAT")
+    told = in_turns((big, RUNS[0]), tmp_path)
+    assert "crowded" in told and RunFolder(tmp_path, big).status() is None
+    assert left(RUNS[0], tmp_path) == left(RUNS[0], alone)
+    (end,) = in_turns((big,), tmp_path)
+    assert isinstance(end, Status) and end.status == "failed"
+    assert "CUDA out of memory; lower batch_size" in end.reason
+    with pytest.raises(UserError, match="CUDA out of memory"):
+        train(big, tmp_path, device="cpu")
+    assert len(held) == 3 and not any(reference() for reference in held)
+
+
+def test_what_lost_its_worker_or_had_no_room_is_next_trained_alone(tmp_path: Path) -> None:
+    pool = _Pool(deque(), Settings(tmp_path), 0, turns=2)
+    free, with_one = SimpleNamespace(runs={}), SimpleNamespace(runs={RUNS[0].id: RUNS[0]})
+    pool.attempts[RUNS[0]] = 1
+    assert pool.room(free, RUNS[1]) and pool.room(with_one, RUNS[1])
+    pool.attempts[RUNS[1]] = 1
+    assert pool.room(free, RUNS[1]) and not pool.room(with_one, RUNS[1])
+    pool.attempts[RUNS[0]] = 2
+    assert not pool.room(with_one, RUNS[2]), "and nobody joins it"
 
 
 def test_all_save_when_they_are_stopped_and_go_on_later(tmp_path: Path, alone: Path) -> None:
@@ -95,9 +137,15 @@ def test_all_save_when_they_are_stopped_and_go_on_later(tmp_path: Path, alone: P
         assert left(run, tmp_path) == left(run, alone)
 
 
-def test_a_workers_runs_take_turns(tmp_path: Path, alone: Path) -> None:
-    ends = [event.run for event in execute(RUNS, Settings(tmp_path, "cpu"), workers=1, per_gpu=3) if event.ended]
-    assert sorted(ends, key=RUNS.index) == list(RUNS)
+def test_a_workers_runs_take_turns(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though all news come through one pipe, each is told of its own run."""
+    context = quick_context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(local, "REPORT_SECONDS", 0.0)
+    steps: dict[Run, list[int]] = {run: [] for run in RUNS}
+    for event in execute(RUNS, Settings(tmp_path, "cpu"), workers=1, per_gpu=3):
+        steps[event.run].append(event.step)
+    assert all(seen[-1] == run.steps - 1 and seen == sorted(seen) for run, seen in steps.items())
     for run in RUNS:
         assert left(run, tmp_path) == left(run, alone)
 
@@ -131,11 +179,3 @@ def test_strict_fp32_allows_no_tf32_and_leaves_the_flags_as_they_were(flags: Cal
             assert flags() == (expected, precision != "fp32", True)
             raise KeyError
         assert flags() == before
-
-
-def test_events_name_their_run(tmp_path: Path) -> None:
-    """A step is told of the run that made it, though all come through one pipe."""
-    runs = (plan("ERM", steps=400), plan("ERM", trial=1, steps=2))
-    seen: list[Event] = list(execute(runs, Settings(tmp_path, "cpu"), workers=1, per_gpu=2))
-    assert all(event.step < event.run.steps for event in seen)
-    assert any(event.step > 2 and not event.ended for event in seen)

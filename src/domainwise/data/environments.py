@@ -197,7 +197,8 @@ class Environments:
         """On the device: images too where they fit and are not streamed already, unless told."""
         device = torch.device(device)
         if streamed is None:
-            streamed = self.streamed or not fits(self.images.nbytes, free_memory(device))
+            there = self.images.device.type == device.type
+            streamed = self.streamed or not (there or fits(self.images.nbytes, free_memory(device)))
         moved = {name: getattr(self, name).to(device) for name in ("labels", "mean", "std")}
         images = self.images if streamed else self.images.to(device)
         return replace(self, **moved, images=images, streamed=streamed)

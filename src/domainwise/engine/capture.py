@@ -32,7 +32,8 @@ class CapturedStep:
     """Work of an algorithm that is recorded when first asked for in a phase, and replayed from then on.
 
     Where it cannot be recorded compiled it is recorded as it is, and where it cannot be recorded it is simply done,
-    with one line that says why. `tensors` and `generators` are what the work changes besides the algorithm's own.
+    with one line that says why. `tensors` and `generators` are what the work changes besides the algorithm's own;
+    `prepare` makes a batch's images what the network sees.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class CapturedStep:
         *,
         tensors: Sequence[Tensor] = (),
         generators: Sequence[torch.Generator] = (),
+        prepare: object = None,
         compile: bool = False,
     ) -> None:
-        self.work, self.algorithm, self.compile = work, algorithm, compile
+        self.work, self.algorithm, self.prepare, self.compile = work, algorithm, prepare, compile
         self.tensors, self.generators = tensors, (algorithm.noise, *generators)
         self.graphs: dict[str, torch.cuda.CUDAGraph | None] = {}
 
@@ -67,18 +69,18 @@ class CapturedStep:
         name = type(self.algorithm).__name__
         if self.compile and not self.algorithm.differentiates_twice:
             try:
-                with compiled(self.algorithm):
+                with compiled(self.algorithm, self.prepare):
                     return record(self.work, self._snapshot, self.generators)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                log.warning("%s is captured without being compiled: %s", name, _first_line(error))
+                log.warning("%s is captured without being compiled: %s", name, first_line(error))
         try:
             return record(self.work, self._snapshot, self.generators)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            log.warning("%s is not captured, and slower for it: %s", name, _first_line(error))
+            log.warning("%s is not captured, and slower for it: %s", name, first_line(error))
         return None
 
     def _snapshot(self) -> "Snapshot":
@@ -111,18 +113,24 @@ class Snapshot:
         self.algorithm.zero_grad()
 
 
-def record(work: Work, snapshot: Callable[[], Snapshot], generators: Iterable[torch.Generator]) -> torch.cuda.CUDAGraph:
-    """Warms up, undoes that, and records the work without doing it."""
+def record(
+    work: Work,
+    snapshot: Callable[[], Snapshot] | None = None,
+    generators: Iterable[torch.Generator] = (),
+    warm_up: int = WARM_UP,
+) -> torch.cuda.CUDAGraph:
+    """Warms up, undoes that if told how, and records the work without doing it."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
-        before = snapshot()
+        before = snapshot() if snapshot is not None else None
         try:
-            for number in range(WARM_UP):
+            for number in range(warm_up):
                 with synchronisation_refused() if number else nullcontext():
                     work()
         finally:
-            before.restore()
+            if before is not None:
+                before.restore()
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
@@ -149,5 +157,5 @@ def _moments(algorithm: Algorithm) -> Iterator[Tensor]:
             yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

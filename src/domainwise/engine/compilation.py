@@ -1,4 +1,4 @@
-"""Networks compiled by torch, once for each of a few batch sizes.
+"""Networks and augmentations compiled by torch, once for each of a few batch sizes.
 
 Compiling one shape takes seconds, and a search draws some fifty batch sizes. So a batch is padded with empty samples to
 the next of a few sizes before it enters a compiled network, and their features are thrown away: exact wherever a sample
@@ -15,17 +15,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from domainwise.data.augment import Augmenter
 from domainwise.nets import Network
 
 SHAPES = 256
 """Variants of one network's code that torch may keep: sizes, with and without gradients, in each precision."""
 
-Forward = Callable[[Tensor], Tensor]
+Forward = Callable[..., Tensor]
 
 
 @contextmanager
-def compiled(algorithm: nn.Module, backend: str | Callable[..., Any] = "inductor") -> Iterator[None]:
-    """Within it, the features of every network of the algorithm are computed by compiled code."""
+def compiled(
+    algorithm: nn.Module, prepare: object = None, backend: str | Callable[..., Any] = "inductor"
+) -> Iterator[None]:
+    """Within it, the features of every network of the algorithm are computed by compiled code, and augmentation too."""
     import torch._dynamo
 
     features = [module.features for module in algorithm.modules() if isinstance(module, Network)]
@@ -34,11 +37,16 @@ def compiled(algorithm: nn.Module, backend: str | Callable[..., Any] = "inductor
         for module in features:
             forward = partial(_compiled(type(module).forward, backend), module)
             module.forward = padded(forward) if samples_apart(module) else forward
+        if isinstance(prepare, Augmenter):
+            augment = padded(partial(_compiled(Augmenter.augment, backend), prepare))
+            prepare.augment = augment  # type: ignore[method-assign]
         try:
             yield
         finally:
             for module in features:
                 del module.forward
+            if isinstance(prepare, Augmenter):
+                del prepare.augment
 
 
 @cache
@@ -54,13 +62,14 @@ def samples_apart(features: nn.Module) -> bool:
 
 
 def padded(forward: Forward) -> Forward:
-    """The same function of a batch, computed on a batch of one of a few sizes."""
+    """The same function of the samples of a batch, computed on a batch of one of a few sizes."""
 
-    def on_a_round_number(x: Tensor) -> Tensor:
-        missing = round_up(len(x)) - len(x)
+    def on_a_round_number(*batch: Tensor) -> Tensor:
+        size = len(batch[0])
+        missing = round_up(size) - size
         if not missing:
-            return forward(x)
-        return forward(F.pad(x, [0, 0] * (x.ndim - 1) + [0, missing]))[: len(x)]
+            return forward(*batch)
+        return forward(*(F.pad(x, [0, 0] * (x.ndim - 1) + [0, missing]) for x in batch))[:size]
 
     return on_a_round_number
 

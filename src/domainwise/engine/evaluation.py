@@ -1,6 +1,8 @@
 """Judging: accuracy and loss on splits of domains, in large batches, one synchronisation for all of them."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,7 +11,10 @@ from torch.nn import functional as F
 from domainwise.algorithms import Algorithm
 from domainwise.data import Environments
 from domainwise.data.streaming import chunks
+from domainwise.engine.capture import first_line, record
 from domainwise.runs import Run
+
+log = logging.getLogger(__name__)
 
 Part = tuple[str, str]
 """(domain, split)."""
@@ -30,20 +35,59 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
     return parts
 
 
-@torch.no_grad()
+class Judge:
+    """Judges one training again and again; on a GPU by replaying a graph, recorded the second time."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        environments: Environments,
+        parts: Mapping[Part, Tensor],
+        train_domains: Sequence[str],
+    ) -> None:
+        self.parts, self.measure = parts, partial(scores, algorithm, environments, parts, train_domains)
+        self.scores = torch.zeros(len(parts), 2, device=environments.device, dtype=torch.float64)
+        self.again: Callable[[], None] = self._measure
+        self.capture = environments.device.type == "cuda" and not environments.streamed
+        self.warm = False
+
+    def __call__(self) -> dict[Part, tuple[float, float]]:
+        """(accuracy, mean loss) on each part, in eval mode."""
+        if self.capture and self.warm:
+            self.capture, self.again = False, self._recorded()
+        self.again()
+        self.warm = True
+        return dict(zip(self.parts, map(tuple, self.scores.tolist()), strict=True))
+
+    def _measure(self) -> None:
+        self.scores.copy_(self.measure())
+
+    def _recorded(self) -> Callable[[], None]:
+        try:
+            return record(self._measure, warm_up=2).replay
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            log.warning("evaluation is not captured, and slower for it: %s", first_line(error))
+            return self._measure
+
+
 def judge(
-    algorithm: Algorithm,
-    environments: Environments,
-    parts: Mapping[Part, Tensor],
-    train_domains: Sequence[str],
-    batch_size: int = 500,
+    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], train_domains: Sequence[str]
 ) -> dict[Part, tuple[float, float]]:
-    """(accuracy, mean loss) on each part, in eval mode.
+    """(accuracy, mean loss) on each part, in eval mode, once."""
+    return Judge(algorithm, environments, parts, train_domains)()
+
+
+@torch.no_grad()
+def scores(
+    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], train_domains: Sequence[str]
+) -> Tensor:
+    """Accuracy and mean loss of each part, [parts, 2], without waiting for them.
 
     An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
     """
-    if algorithm.predicts_in_groups:
-        batch_size = algorithm.hparams["batch_size"]
+    batch_size = algorithm.hparams["batch_size"] if algorithm.predicts_in_groups else chunk_size(environments)
     algorithm.eval()
     totals = []
     for (domain, _), rows in parts.items():
@@ -55,5 +99,11 @@ def judge(
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
         totals.append(total / len(rows))
     algorithm.train()
-    values = torch.stack(totals).tolist() if totals else []
-    return {part: (accuracy, loss) for part, (accuracy, loss) in zip(parts, values, strict=True)}
+    return torch.stack(totals)
+
+
+def chunk_size(environments: Environments) -> int:
+    """Images judged at once: on a GPU as many small ones as keep it busy, and large ones as leave room for others."""
+    if environments.device.type != "cuda":
+        return 500
+    return min(max(256, 2**20 // (environments.images[0].numel() // environments.shape[0])), 1024)

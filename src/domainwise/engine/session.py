@@ -75,6 +75,7 @@ class Session:
             self.algorithm,
             tensors=[self.loss_sum],
             generators=[self.batches.generator, self.augmentation],
+            prepare=self.batches.prepare,
             compile=compile,
         )
 

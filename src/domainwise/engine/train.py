@@ -1,5 +1,6 @@
 """The training loop."""
 
+import gc
 import logging
 import math
 import time
@@ -9,16 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from domainwise import files, trackers
 from domainwise.algorithms import Algorithm
 from domainwise.claims import Claim
 from domainwise.data import Environments, find_dataset
 from domainwise.engine.apart import Surroundings, apart
 from domainwise.engine.devices import check_precision, pick_device
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import Judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.session import Session
 from domainwise.engine.tracking import track_penalties
+from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
 from domainwise.trackers import Trackers
@@ -39,6 +43,10 @@ class Outcome:
 
 Training = Generator[int, None, Outcome]
 """A training in progress: gives the number of each step it has made, and its outcome at the end."""
+
+
+class OutOfMemory(UserError):
+    """The training did not fit the device; its memory is free again."""
 
 
 class Interrupted(Exception):
@@ -105,7 +113,13 @@ def training(
     folder.create()
     start = partial(Session, run, data, place, data_root)
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
-    return (yield from apart(steps, Surroundings(place, run.precision)))
+    try:
+        return (yield from apart(steps, Surroundings(place, run.precision)))
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+    gc.collect()  # only here, where the error is gone, and with it all that held on to the run's memory
+    torch.cuda.empty_cache()
+    raise OutOfMemory(f"{run}: {reason}; lower batch_size, use bf16, or share the GPU with fewer runs (--per-gpu)")
 
 
 def _training(
@@ -129,6 +143,7 @@ def _training(
         records = folder.rewind(session.next_step - 1)
         log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
         parts = parts_to_judge(run, session.environments)
+        judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
         listeners = Trackers(log_to, run, folder.path)
         started, saved = time.monotonic() - session.seconds, time.monotonic()
 
@@ -138,7 +153,7 @@ def _training(
             yield step
             if run.evaluated_at(step):
                 session.seconds = time.monotonic() - started
-                scores = judge(session.algorithm, session.environments, parts, run.train_domains)
+                scores = judge()
                 if session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values()):
                     status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
                     break

@@ -46,7 +46,7 @@ def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[flo
     """Seconds per image of a batch, and per evaluation."""
     data = find_dataset(run.dataset).load(data_root, run.image_size)
     with torch.random.fork_rng():
-        session = Session(replace(run, weights=""), data, place)  # a random start takes as long
+        session = Session(replace(run, weights="", steps=STEPS), data, place)  # random weights take as long
         session.step()
         began = _now(place)
         for _ in range(STEPS):

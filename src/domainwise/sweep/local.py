@@ -116,6 +116,8 @@ class _Pool:
         run = worker.runs.pop(name)
         if isinstance(news, Status):
             yield Event(run, news.step, news)
+        elif news == "crowded":
+            self.waiting.append(run)  # and tried alone
         else:
             self.attempts[run] -= 1
             self.elsewhere.append(run)

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from typing import Literal
 
 from domainwise.claims import Busy
+from domainwise.data import Environments, find_dataset
+from domainwise.engine.devices import pick_device
 from domainwise.engine.interrupt import Interruption
-from domainwise.engine.train import Interrupted, Training, training
+from domainwise.engine.train import Interrupted, OutOfMemory, Training, training
 from domainwise.records import Status
 from domainwise.runs import Run
 from domainwise.sweep.events import Settings, failed
 
-News = int | Status | Literal["elsewhere"]
-"""A run has made this step, has ended, or is somebody else's."""
+News = int | Status | Literal["elsewhere", "crowded"]
+"""A run has made this step, has ended, is somebody else's, or did not fit the device beside the others."""
 
 
 class Turns:
@@ -21,17 +23,32 @@ class Turns:
         self.settings = settings
         self.interruption = Interruption()
         self.trainings: dict[Run, Training] = {}
+        self.data: dict[tuple[str, int], Environments] = {}
 
     def take_in(self, run: Run) -> None:
-        self.trainings[run] = training(
+        self.trainings[run] = self._training(run)
+
+    def _training(self, run: Run) -> Training:
+        settings = self.settings
+        steps = training(
             run,
-            self.settings.out,
+            settings.out,
             self.interruption,
-            device=self.settings.device,
-            data_root=self.settings.data_root,
-            retry=self.settings.retry,
-            log_to=self.settings.log_to,
+            device=settings.device,
+            data_root=settings.data_root,
+            environments=self._data(run),
+            retry=settings.retry,
+            log_to=settings.log_to,
         )
+        return (yield from steps)
+
+    def _data(self, run: Run) -> Environments:
+        """On the device, once for all runs of a dataset; the last dataset is kept."""
+        key = (run.dataset, run.image_size)
+        if key not in self.data:
+            loaded = find_dataset(run.dataset).load(self.settings.data_root, run.image_size)
+            self.data = {key: loaded.to(pick_device(self.settings.device))}
+        return self.data[key]
 
     def stop(self) -> None:
         """Lets every run save a checkpoint after its next step, and leave."""
@@ -60,5 +77,7 @@ class Turns:
             return None
         except Busy:
             return "elsewhere"
+        except OutOfMemory as error:
+            return "crowded" if len(self.trainings) > 1 else failed(self.settings.out, run, error)
         except Exception as error:
             return failed(self.settings.out, run, error)
