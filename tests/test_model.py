@@ -229,3 +229,16 @@ def test_fit_leaves_the_users_random_numbers_alone(data: dw.Environments) -> Non
 def test_the_same_seed_gives_the_same_model(data: dw.Environments) -> None:
     a, b, c = (dw.fit(data, "DAT", seed=seed, **QUICK).predict_proba(data.images[:5]) for seed in (1, 1, 2))
     assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["DAT", "MTL", "EnsembleUAT"])
+def test_a_model_of_the_gpu_predicts_alike_on_the_cpu(name: str, data: dw.Environments, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = dw.fit(data, name, steps=5, hparams={"batch_size": 8}, device="cuda", precision="fp32")
+    there, here = (
+        model.predict_proba(data.images),
+        dw.load(model.save(tmp_path), device="cpu").predict_proba(data.images),
+    )
+    assert model.device.type == "cuda" and np.allclose(there, here, atol=1e-3)

@@ -18,11 +18,13 @@ from domainwise.data.saved import load_environments, save_environments, saved_da
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
+from domainwise.report.tables import tables
 from domainwise.runs import Run
 from domainwise.shipping.compare import comparison
 from domainwise.shipping.search import Search, candidates
 from domainwise.shipping.source import source
 from domainwise.shipping.tune import choose
+from domainwise.sweep.collection import collect
 from folders import make_folder
 from processes import quick_context
 from test_vectors import table
@@ -224,6 +226,19 @@ def test_the_baseline_is_the_first_where_erm_is_not_tried(tmp_path: Path) -> Non
     plan = search(("UAT", "DAT"))
     record(plan, tmp_path, noisy(0.1))
     assert comparison(plan, tmp_path).baseline == "UAT"
+
+
+def test_a_model_of_all_domains_beside_a_search_does_not_disturb_its_tables(tmp_path: Path) -> None:
+    plan = search()
+    record(plan, tmp_path, noisy(0.1))
+    before = tables(collect(tmp_path), "training-domain")
+    run = Run.plan(plan.dataset, "DAT", (), steps=11, evaluate_every=5)
+    folder = RunFolder(tmp_path, run)
+    folder.create()
+    folder.append([Record(run.id, 0, domain, "out", 1.0, 1.0, 0.0) for domain in run.train_domains])
+    folder.append([Status(run.id, 10, "done", "")])
+    assert len(collect(tmp_path).curves) == len(plan.runs) + 1
+    assert tables(collect(tmp_path), "training-domain") == before
 
 
 # data that workers can load

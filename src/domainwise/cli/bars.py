@@ -1,20 +1,25 @@
-"""The bar of one training."""
+"""One training as a command shows it: a bar while it goes on, and what to say when it stops."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise.cli.common import errors_console
+from domainwise.errors import UserError
 
 
 @contextmanager
-def step_bar(description: str, steps: int) -> Iterator[Callable[[int], None]]:
+def shown_training(description: str, steps: int) -> Iterator[Callable[[int], None]]:
     """Within it, what is to be told the number of every step made; the bar appears with the first.
 
-    So an error found before any step is one line.
+    So an error found before any step is one line. Interrupted, the command says that it can be continued.
     """
+    from domainwise.claims import Busy
+    from domainwise.engine.train import Interrupted
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
     task = bar.add_task(escape(description), total=steps)
@@ -25,6 +30,11 @@ def step_bar(description: str, steps: int) -> Iterator[Callable[[int], None]]:
 
     try:
         yield progress
+    except Interrupted as stop:
+        errors_console.print(f"{stop}; the same command continues from there")
+        raise typer.Exit(130) from None
+    except Busy as busy:
+        raise UserError(f"{busy}; wait for it, or use another --out") from None
     finally:
         if bar.live.is_started:
             bar.stop()

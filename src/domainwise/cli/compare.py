@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from domainwise.cli.bars import step_bar
+from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
     Augmentation,
     DataRoot,
@@ -112,7 +112,7 @@ def compare(
     result = comparison(search, runs)
     best = result.chosen()
     if out is not None:
-        with step_bar(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with shown_training(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
             refitted(search, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domainwise.cli.bars import step_bar
+from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
     Augmentation,
     DataRoot,
@@ -25,7 +25,6 @@ from domainwise.cli.common import (
     parse_hparams,
     print_json,
 )
-from domainwise.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
@@ -70,11 +69,9 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
-    from domainwise.claims import Busy
     from domainwise.cli.own import choose
     from domainwise.data import DATASETS
     from domainwise.engine.devices import pick_precision
-    from domainwise.engine.train import Interrupted
     from domainwise.engine.train import train as train_run
     from domainwise.nets.weights import planned
     from domainwise.runs import Run
@@ -102,14 +99,8 @@ def train(
         track=track or [],
         weights=planned(network or "", weights, data_root),
     )
-    try:
-        with step_bar(str(run), run.steps) as progress:
-            outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
-    except Interrupted as stop:
-        errors_console.print(f"{stop}; the same command continues from there")
-        raise typer.Exit(130) from None
-    except Busy as busy:
-        raise UserError(f"{busy}; wait for it, or use another --out") from None
+    with shown_training(str(run), run.steps) as progress:
+        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     if outcome.status.status == "done":
         trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []

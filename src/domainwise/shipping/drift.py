@@ -76,7 +76,7 @@ class Drift:
 
 def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
     """Compares raw inputs with the training domains; of more than LARGEST a random part."""
-    reference = {domain: features for domain, features in model.reference.items() if len(features) > 1}
+    reference = {domain: features for domain, features in model.reference.items() if features.shape[:1] > (1,)}
     if not reference:
         why = "its features depend on their batch" if model.card.algorithm == "ARM" else "it was fitted without any"
         raise UserError(f"this {model.card.algorithm} model keeps no features to compare with ({why})")
@@ -84,6 +84,8 @@ def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PE
         raise UserError(f"{len(inputs)} samples: drift needs at least 2 to compare, better {FEW} or more")
     chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
     new = model.embed(inputs[chosen]).cpu()
+    if any(features.shape[1:] != new.shape[1:] for features in reference.values()):
+        raise UserError("the features this model keeps are not its own: fit it again")
     width = median_distance(new, *reference.values())
     random = generator("drift", seed)
     tests = {domain: compare(features, new, width, random, permutations) for domain, features in reference.items()}

@@ -86,7 +86,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
     for curve in curves:
         if is_companion(curve.run):
             continue
-        if curve.run.setting == "single" or len(curve.run.test_domains) > 1:
+        if curve.run.setting == "single" or len(curve.run.test_domains) != 1:
             result.append(curve)
         else:
             unseen = curve.run.test_domains[0]
