@@ -121,7 +121,7 @@ def test_with_weights_a_folder_begins_with_a_pretrained_network(
     file = with_weights(tmp_path / "root")
     monkeypatch.setattr("domainwise.engine.train.train", stop)
     told = []
-    for network in ((), ("--network", "small-cnn")):
+    for network in (("--network", "auto"), ("--network", "small-cnn")):
         result = domainwise("train", "--data", photos, *network, "--device", "cpu")
         told.append(result.err)
     pretrained, small = planned

@@ -15,6 +15,7 @@ def choose(
     dataset: str | None, own: Path | None, skip_bad: bool, network: str | None, weights: str, data_root: Path | None
 ) -> tuple[Dataset, str | None]:
     """The data, and the network if one was named or had to be chosen: for a folder, by whether there are weights."""
+    network = None if network == "auto" else network
     if own is not None and dataset is not None:
         raise UserError("give either --dataset NAME or --data DIR, not both")
     name = dataset if own is None else str(own)

@@ -66,7 +66,7 @@ def sweep(
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
-    network: Annotated[str | None, typer.Option(help="[default: the dataset's].")] = None,
+    network: Annotated[str, typer.Option(help="auto: the dataset's, and for --data by the weights here.")] = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
@@ -95,7 +95,7 @@ def sweep(
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import Plan
 
-    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     plan = Plan(
         chosen.name,
         names(algorithms),
@@ -107,13 +107,13 @@ def sweep(
         pairs=pairs,
         steps=steps,
         evaluate_every=evaluate_every,
-        network=network,
+        network=named,
         image_size=image_size,
         augmentation=augmentation,
         seed=seed,
         precision=pick_precision(precision, device),
         full_curves=full_curves,
-        weights=planned(network or "", weights, data_root),
+        weights=planned(named or "", weights, data_root),
         hparams=parse_hparams(hparam or []),
     )
     place = {

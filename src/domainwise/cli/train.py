@@ -46,7 +46,10 @@ def train(
     ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain [default: all others].")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
-    network: Annotated[str | None, typer.Option(help="See: domainwise list [default: the dataset's].")] = None,
+    network: Annotated[
+        str,
+        typer.Option(help="See: domainwise list; auto: the dataset's, and for --data by the weights here."),
+    ] = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
@@ -78,7 +81,7 @@ def train(
     from domainwise.shipping.fit import trained_model
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
     run = Run.plan(
         chosen,
@@ -86,7 +89,7 @@ def train(
         unseen,
         train_domains=train_domain,
         hparams=parse_hparams(hparam or []),
-        network=network,
+        network=named,
         image_size=image_size,
         augmentation=augmentation,
         steps=steps,
@@ -97,7 +100,7 @@ def train(
         precision=pick_precision(precision, device),
         full_curves=full_curves,
         track=track or [],
-        weights=planned(network or "", weights, data_root),
+        weights=planned(named or "", weights, data_root),
     )
     with shown_training(str(run), run.steps) as progress:
         outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
