@@ -189,14 +189,16 @@ def test_images_live_on_a_device_that_has_twice_their_room() -> None:
 
 
 def test_images_too_large_for_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = data()
-    assert not whole.to("cpu").streamed
+    whole, elsewhere = data(), "meta"
     monkeypatch.setattr(environments, "free_memory", lambda _: 2 * whole.images.nbytes)
-    assert not whole.to("cpu").streamed
+    there = whole.to(elsewhere)
+    assert not there.streamed and there.images.device.type == there.labels.device.type == elsewhere
     monkeypatch.setattr(environments, "free_memory", lambda _: 2 * whole.images.nbytes - 1)
-    assert whole.to("cpu").streamed
-    assert not whole.to("cpu", streamed=False).streamed
+    assert not there.to(elsewhere).streamed and not whole.to("cpu").streamed, "what is there already needs no room"
+    assert whole.to(elsewhere).streamed and not whole.to(elsewhere, streamed=False).streamed
+    assert whole.to(elsewhere).images.device.type == "cpu" and whole.to(elsewhere).labels.device.type == elsewhere
     monkeypatch.undo()
+    assert not whole.to("cpu").streamed
     assert whole.to("cpu", streamed=True).to("cpu").streamed, "once streamed, always streamed"
 
 
