@@ -34,7 +34,7 @@ def keep(folder: Path, run: Run, top: float, ended: str = "done") -> None:
     for i, step in enumerate(range(0, run.steps, run.evaluate_every)):
         unseen, seen = top * (0.2 + 0.25 * i - 0.04 * i**2), 0.5 + 0.05 * min(i, 2)
         values = {(domain, "out"): seen for domain in run.train_domains}
-        for domain in run.test_domains:
+        for domain in (*run.validation_domains, *run.test_domains):
             values |= {(domain, "in"): unseen, (domain, "out"): unseen}
         rows += [Record(run.id, step, *part, value, 1.0, float(step)) for part, value in values.items()]
     kept.append(rows)
@@ -75,6 +75,17 @@ def test_every_number_of_every_table_is_in_the_page(tmp_path: Path, capsys: pyte
         for row in table["rows"]:
             for value in (*row["cells"].values(), row["average"]):
                 assert f"{value['mean']:.1f} ± {value['error']:.1f}" in shown
+
+
+def test_a_single_trial_has_no_error_and_the_datasets_rule_is_shown_first(tmp_path: Path) -> None:
+    for unseen in ("scene1", "scene2"):
+        keep(tmp_path, Run.plan("BackgroundDigits", "ERM", [unseen], steps=41, evaluate_every=10), 0.8)
+    text = page(tmp_path)
+    assert '<span class="number">43.2</span>' in text, "0.8 (0.2 + 0.25 2 - 0.04 2^2), without an error"
+    assert re.findall(r'value="([\w-]+)" checked', text) == ["training-domain"]
+    (tmp_path / "nico").mkdir()
+    keep(tmp_path / "nico", Run.plan("NICO", "ERM", "test", steps=41, evaluate_every=10), 0.8)
+    assert re.findall(r'value="([\w-]+)" checked', page(tmp_path / "nico")) == ["validation-domain"]
 
 
 def test_the_papers_numbers_stand_beside_ours_under_the_papers_rule(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from domainwise import files
+from domainwise.data import DATASETS
 from domainwise.errors import UserError
 from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
@@ -25,7 +26,6 @@ from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
 
 NAME = "report.html"
-USUAL_RULE = "training-domain"
 NOTES = 10
 """How many notes are shown."""
 
@@ -74,7 +74,7 @@ def render(folder: Path, collection: Collection, options: Options) -> str:
         "sections": shown,
         "more": [more(folder, section, options) for section in shown],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
-        "rule": USUAL_RULE if USUAL_RULE in rules else next(iter(rules), ""),
+        "rule": usual_rule(shown, rules),
         "colours": colours(shown),
         "progress": progress(folder, collection),
         "notes": collection.notes[:NOTES],
@@ -100,6 +100,13 @@ def more(folder: Path, section: Section, options: Options) -> More:
     rule, view = next(iter(section.views.items()))
     models = look(folder, view, options.data_root, options.device, options.progress) if options.models else Models()
     return More(rule, ablations(folder, section.group, rule), models)
+
+
+def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
+    """The one that the first dataset's published numbers go by, where the runs here can be judged by it."""
+    dataset = shown[0].title if shown else ""
+    usual = DATASETS.find(dataset).selection if dataset in DATASETS else ""
+    return usual if usual in rules else next(iter(rules), "")
 
 
 def summary(collection: Collection, shown: list[Section]) -> str:
