@@ -12,7 +12,7 @@ from PIL import Image
 from browser import Browser, needs_chromium
 from domainwise.cli import main
 from domainwise.engine.train import train
-from domainwise.report.page import Options, write_page
+from domainwise.report.page import Asking, models, write_page
 from domainwise.runs import Run
 
 UNSEEN = ("scene1", "scene2")
@@ -33,23 +33,27 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(trained: Path) -> tuple[Path, list[str]]:
     """Its page, and what was told while it was made."""
     told: list[str] = []
-    return write_page(trained, options=Options(progress=told.append))[0], told
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "SHIFT_IMAGES", 200)
+        return write_page(trained, asking=Asking(progress=told.append))[0], told
 
 
-def page(folder: Path, **options: object) -> str:
-    return write_page(folder, options=Options(**options))[0].read_text()  # type: ignore[arg-type]
+def page(folder: Path) -> str:
+    return write_page(folder, asking=Asking())[0].read_text()
 
 
 def test_attention_audit_and_perturbations_of_every_unseen_domain(whole: tuple[Path, list[str]]) -> None:
     text, told = whole[0].read_text(), whole[1]
-    assert told == [f"asking 2 models about {unseen}" for unseen in UNSEEN], "ERM and DAT, as in the paper, not UAT"
+    assert told[:2] == [f"asking 2 models about {unseen}" for unseen in UNSEEN], "ERM and DAT, as in the paper, not UAT"
     for heading in ("Attention", "What did it use?", "Perturbations"):
         part = text[text.index(f"<h3>{heading}</h3>") :]
         assert all(f"<summary>Unseen: {unseen}</summary>" in part for unseen in UNSEEN)
     pictures = [base64.b64decode(data) for data in re.findall(r"data:image/png;base64,([^\"]+)", text)]
-    assert len(pictures) == 3 * len(UNSEEN), "heatmaps, audit and DAT's perturbations"
+    assert len(pictures) == 3 * len(UNSEEN) + 1, "heatmaps, audit and DAT's perturbations; the shift"
     assert all(Image.open(io.BytesIO(picture)).width > 300 for picture in pictures)
     assert "% of the heat on the object" in text and "Does the perturbation fit the background?" in text
+    assert told[2:] == [f"shift, seed 0: {what}" for what in ("i.i.d. control", "scene1 unseen", "scene2 unseen")]
+    assert "Which shift is it?" in text and "diversity shift dominates" in text
     assert text.count("(unseen)") >= 4 and "background alone" in text
 
 
@@ -61,13 +65,13 @@ def test_every_picture_loads(whole: tuple[Path, list[str]], tmp_path: Path) -> N
             browser.open(whole[0], width=width)
             loaded = browser.evaluate("[...document.images].map(i => i.complete && i.naturalWidth > 100)")
             overflow = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert len(loaded) == 6 and all(loaded) and overflow == 0 and browser.complaints == []
+            assert len(loaded) == 7 and all(loaded) and overflow == 0 and browser.complaints == []
     finally:
         browser.close()
 
 
 def test_records_alone_where_models_are_not_wanted_or_not_there(trained: Path, tmp_path: Path) -> None:
-    assert "<h3>Attention</h3>" not in page(trained, models=False)
+    assert "<h3>Attention</h3>" not in write_page(trained, tmp_path / "page.html")[0].read_text()
     run = Run.plan("BackgroundDigits", "ERM", ["scene1"], steps=2, hparams={"batch_size": 8})
     model = train(run, tmp_path).folder / "model.safetensors"
     whole = model.read_bytes()
@@ -77,7 +81,10 @@ def test_records_alone_where_models_are_not_wanted_or_not_there(trained: Path, t
     assert "not shown: " in page(tmp_path) and "does not fit its run" in page(tmp_path)
 
 
-def test_one_runs_own_folder_shows_its_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_runs_own_folder_shows_its_model(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "SHIFT_IMAGES", 100)
     one = next(trained.glob("*/model.safetensors")).parent
     with pytest.raises(SystemExit) as stop:
         main(["report", str(one), "--json"])

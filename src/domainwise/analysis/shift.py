@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from domainwise.analysis.densities import KernelDensity, Sampled, Thresholds, calibrate
 from domainwise.analysis.discriminate import BATCH, Discriminator, Side, represent, train_discriminator
 from domainwise.analysis.probe import equal_classes
-from domainwise.data import Environments
+from domainwise.data import Dataset, Environments
 from domainwise.engine.devices import pick_device
 from domainwise.errors import UserError
 from domainwise.nets import build
@@ -40,6 +40,13 @@ class Setup:
     device: str = "auto"
     images: int = MOST
     data_root: Path | None = None
+
+
+def default_network(dataset: Dataset) -> str:
+    """OoD-Bench's: an MLP where colour is all there is, a pre-trained ResNet-18 for photographs."""
+    if dataset.scale == "image":
+        return "resnet18-live"
+    return "mlp" if dataset.image_size == 0 or dataset.name.startswith("ColoredMNIST") else "small-cnn"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ def report(
     no_models: Annotated[
         bool, typer.Option("--no-models", help="Read records alone: no attention, perturbations, what models used.")
     ] = False,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Estimate the kind of shift of photographs too: minutes on a GPU.")
+    ] = False,
     data_root: DataRoot = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -32,13 +35,13 @@ def report(
     from domainwise.algorithms import ALGORITHMS
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
-    from domainwise.report.page import Options, write_page
+    from domainwise.report.page import Asking, write_page
 
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
     with errors_console.status("reading the records") as status:
-        options = Options(baseline, not no_models, data_root, device, status.update)
-        path, collection = write_page(folder, out, options)
+        asking = None if no_models else Asking(data_root, device, shift, status.update)
+        path, collection = write_page(folder, out, baseline=baseline, asking=asking)
     print_notes(collection.notes)
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})

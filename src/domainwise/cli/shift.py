@@ -11,7 +11,6 @@ from domainwise.cli.common import DataRoot, Device, Json, Weights, console, erro
 
 if TYPE_CHECKING:
     from domainwise.analysis.shift import DatasetShift
-    from domainwise.data import Dataset
 
 EXAMPLES = (
     "Examples:  [bold]domainwise shift ColoredMNIST-embedded[/]   ·   "
@@ -43,7 +42,7 @@ def shift(
     Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
     """
     from domainwise import files
-    from domainwise.analysis.shift import Setup, measure_shift
+    from domainwise.analysis.shift import Setup, default_network, measure_shift
     from domainwise.data import find_dataset
     from domainwise.nets.weights import planned
     from domainwise.report.canvas import check_format, save
@@ -70,13 +69,6 @@ def shift(
     console.print(measured.sentence, highlight=False, soft_wrap=True)
     if out is not None:
         console.print(f"Picture: {out}", soft_wrap=True)
-
-
-def default_network(dataset: "Dataset") -> str:
-    """OoD-Bench's: an MLP where colour is all there is, a pre-trained ResNet-18 for photographs."""
-    if dataset.scale == "image":
-        return "resnet18-live"
-    return "mlp" if dataset.image_size == 0 or dataset.name.startswith("ColoredMNIST") else "small-cnn"
 
 
 def _table(measured: "DatasetShift") -> Table:

@@ -13,20 +13,26 @@ from torch import nn
 from domainwise.analysis import attention
 from domainwise.analysis.audit import Audit, audit
 from domainwise.analysis.perturbations import measure
+from domainwise.analysis.shift import Setup, default_network, measure_shift
+from domainwise.data import find_dataset
 from domainwise.engine.restore import Trained
 from domainwise.errors import UserError
+from domainwise.nets.weights import planned
 from domainwise.report.audited import audit_figure
 from domainwise.report.figures.style import ANY_GROUND
 from domainwise.report.heatmaps import heatmap_grid
 from domainwise.report.page.pictures import Picture, address
 from domainwise.report.page.results import View
 from domainwise.report.perturbed import perturbation_figure
+from domainwise.report.shifted import shift_figure
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
 """The methods of the paper's heatmaps: shown where two of them are there, else all."""
 COLUMNS = 8
 """Unseen domains that are looked at, at most."""
 IMAGES = 6
+SHIFT_IMAGES = 2000
+"""Per side of an estimate of shift, at most."""
 AUDITED = "Accuracy per class, the worst framed; right, whose features a linear probe takes for whose."
 DOTS = 110
 """Per inch, in pictures made of pixels."""
@@ -60,21 +66,53 @@ class Models:
 
     insights: Sequence[Insight] = ()
     reason: str = ""
+    shift: Picture | None = None
+    """Estimated where it takes seconds, on small images, or where it was asked for."""
 
 
-def look(
-    folder: Path, view: View, data_root: Path | None, device: str, progress: Callable[[str], None] = lambda _: None
-) -> Models:
+@dataclass(frozen=True)
+class Asking:
+    """Where data is found and models run, and whether the shift of photographs is estimated too."""
+
+    data_root: Path | None = None
+    device: str = "cpu"
+    shift: bool = False
+    progress: Callable[[str], None] = lambda _: None
+
+
+def look(folder: Path, view: View, asking: Asking) -> Models:
     """Restores the selected models of every unseen domain and asks them; what is missing is a reason, not an error."""
     parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
-    found = []
+    found: list[Insight] = []
+    shift: Picture | None = None
     try:
         for column, folders in _kept(parent, view).items():
-            progress(f"asking {len(folders)} models about {column}")
-            found.append(_insight(column, attention.restore_all(folders, data_root, device), data_root))
+            asking.progress(f"asking {len(folders)} models about {column}")
+            models = attention.restore_all(folders, asking.data_root, asking.device)
+            found.append(_insight(column, models, asking.data_root))
+        if found:
+            shift = _shift(models[0], [insight.unseen.split(" → ")[-1] for insight in found], asking)
     except UserError as error:
-        return Models(found, str(error))
-    return Models(found, "" if found else "no model was kept with these runs")
+        return Models(found, str(error), shift)
+    return Models(found, "" if found else "no model was kept with these runs", shift)
+
+
+def _shift(trained: Trained, unseen: Sequence[str], asking: Asking) -> Picture | None:
+    """The paper's Figure 1, from an estimate for these domains."""
+    dataset = find_dataset(trained.run.dataset)
+    if dataset.scale == "image" and not asking.shift:
+        return None
+    network = default_network(dataset)
+    weights = planned(network, "", asking.data_root)
+    setup = Setup(network, weights, asking.device, SHIFT_IMAGES, asking.data_root)
+    measured = measure_shift(
+        trained.environments,
+        list(dict.fromkeys(unseen)),
+        setup,
+        progress=lambda what: asking.progress(f"shift, {what}"),
+    )
+    caption = f"{measured.sentence} Shaded: diversity shift; the distance of the lines at the right: correlation shift."
+    return _picture("Training against unseen domains", caption, [], partial(shift_figure, measured))
 
 
 def _kept(parent: Path, view: View) -> dict[str, list[Path]]:

@@ -1,7 +1,7 @@
 """Puts the parts together and writes the file."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +18,7 @@ from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
 from domainwise.report import palette
 from domainwise.report.page import drawing
-from domainwise.report.page.models import Models, look
+from domainwise.report.page.models import Asking, Models, look
 from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
 from domainwise.report.page.results import Section, colours, sections
@@ -30,35 +30,28 @@ NOTES = 10
 """How many notes are shown."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a page shows beside the records, and how it is found."""
+def write_page(
+    folder: Path, out: Path | None = None, *, baseline: str = "ERM", asking: Asking | None = None
+) -> tuple[Path, Collection]:
+    """Writes the page of a folder of runs, whole or not at all; returns where it is and what it was made from.
 
-    baseline: str = "ERM"
-    models: bool = True
-    """Whether trained models are asked too; without them, records alone are read."""
-    data_root: Path | None = None
-    device: str = "cpu"
-    progress: Callable[[str], None] = lambda _: None
-
-
-def write_page(folder: Path, out: Path | None = None, options: Options | None = None) -> tuple[Path, Collection]:
-    """Writes the page of a folder of runs, whole or not at all; returns where it is and what it was made from."""
+    With `asking`, trained models are looked at too; without, records alone.
+    """
     collection = collect_any(folder)
     if not collection.runs:
         raise UserError(f"{folder} holds no run: give the folder of a sweep, a training or DomainBed's output")
     path = out or folder / NAME
     if not path.parent.is_dir():
         raise UserError(f"{path.parent} is not a folder: choose another file with --out")
-    text = render(folder, collection, options or Options())
+    text = render(folder, collection, baseline, asking)
     with files.atomic(path) as file:
         file.write(text.encode())
     return path, collection
 
 
-def render(folder: Path, collection: Collection, options: Options) -> str:
+def render(folder: Path, collection: Collection, baseline: str, asking: Asking | None) -> str:
     """The page as text. The same records give the same page."""
-    shown = sections(collection, options.baseline)
+    shown = sections(collection, baseline)
     rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
     environment = Environment(
         loader=PackageLoader("domainwise.report", "page"),
@@ -72,7 +65,7 @@ def render(folder: Path, collection: Collection, options: Options) -> str:
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
-        "more": [more(folder, section, options) for section in shown],
+        "more": [more(folder, section, asking) for section in shown],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
         "rule": usual_rule(shown, rules),
         "colours": colours(shown),
@@ -96,9 +89,9 @@ class More:
     models: Models
 
 
-def more(folder: Path, section: Section, options: Options) -> More:
+def more(folder: Path, section: Section, asking: Asking | None) -> More:
     rule, view = next(iter(section.views.items()))
-    models = look(folder, view, options.data_root, options.device, options.progress) if options.models else Models()
+    models = look(folder, view, asking) if asking is not None else Models()
     return More(rule, ablations(folder, section.group, rule), models)
 
 
