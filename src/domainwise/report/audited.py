@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from domainwise.analysis.audit import Audit
-from domainwise.report.canvas import grid
+from domainwise.report.canvas import grid, plain
 
 WRITABLE = 12
 """Columns up to which every cell shows its number."""
@@ -38,11 +38,10 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
 
 def _cells(axis: Axes, values: Sequence[Sequence[float]], rows: list[str], columns: list[str], colours: str) -> None:
     axis.imshow(values, cmap=colours, vmin=0, vmax=100, aspect="auto")
-    tilted = max(map(len, columns)) > 6
-    axis.set_xticks(
-        range(len(columns)), columns, fontsize=7, rotation=30 if tilted else 0, ha="right" if tilted else "center"
-    )
-    axis.set_yticks(range(len(rows)), rows, fontsize=7)
+    axis.set_xticks(range(len(columns)), [plain(name, 20) for name in columns], fontsize=7)
+    if max(map(len, columns)) > 6:
+        axis.tick_params("x", rotation=30)
+    axis.set_yticks(range(len(rows)), [plain(name, 30) for name in rows], fontsize=7)
     if len(columns) > WRITABLE:
         return
     for i, line in enumerate(values):

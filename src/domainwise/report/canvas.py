@@ -49,6 +49,11 @@ def show(axis: Axes, image: Tensor, title: str = "") -> None:
     axis.set_title(title, fontsize=8)
 
 
+def plain(name: str, most: int = 40) -> str:
+    """A name, as of a folder, as text in a figure: cut, and with dollar signs that are not mathematics."""
+    return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")
+
+
 def check_format(path: Path) -> str:
     """The format that a file's suffix asks for; found before any work."""
     form = path.suffix.lstrip(".").lower()

@@ -4,7 +4,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from domainwise.analysis.attention import Comparison
-from domainwise.report.canvas import colours, grid, show
+from domainwise.report.canvas import colours, grid, plain, show
 
 METHODS = {"grad-cam": "Grad-CAM", "hires-cam": "HiResCAM"}
 BRIGHTEST = 0.9
@@ -23,7 +23,7 @@ def heatmap_grid(comparison: Comparison) -> Figure:
         truth = None if comparison.labels is None else int(comparison.labels[number])
         show(line[0], image / 255)
         if truth is not None:
-            line[0].set_xlabel(comparison.classes[truth], fontsize=8, labelpad=2)
+            line[0].set_xlabel(plain(comparison.classes[truth], 16), fontsize=8, labelpad=2)
         for sight, axis in zip(sights, line[1:], strict=True):
             heat = sight.attention.heat[number].cpu()
             scaled = heat / heat.max().clamp_min(1e-12)
@@ -32,12 +32,12 @@ def heatmap_grid(comparison: Comparison) -> Figure:
             axis.set(xticks=[], yticks=[])
             predicted = int(sight.attention.predicted[number])
             colour = "black" if truth is None else RIGHT if predicted == truth else WRONG
-            axis.set_xlabel(comparison.classes[predicted], fontsize=8, labelpad=2, color=colour)
+            axis.set_xlabel(plain(comparison.classes[predicted], 16), fontsize=8, labelpad=2, color=colour)
     axes[0][0].set_title("image", fontsize=9)
     for sight, axis in zip(sights, axes[0][1:], strict=True):
         axis.set_title(
             sight.name if sight.inside is None else f"{sight.name}\n{sight.inside.mean:.1f} % inside", fontsize=9
         )
-    title = f"{METHODS[comparison.method]} on {comparison.dataset}, {comparison.unseen} unseen"
+    title = f"{METHODS[comparison.method]} on {plain(comparison.dataset)}, {plain(comparison.unseen)} unseen"
     figure.suptitle(title, fontsize=10)
     return figure

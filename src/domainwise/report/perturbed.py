@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from domainwise.analysis.perturbations import LOW, Perturbations
-from domainwise.report.canvas import grid, show
+from domainwise.report.canvas import grid, plain, show
 
 
 def perturbation_figure(measured: Perturbations) -> Figure:
@@ -15,7 +15,7 @@ def perturbation_figure(measured: Perturbations) -> Figure:
         pictures = (found.mean_image, 0.5 + found.delta / (2 * scale), found.sample, found.perturbed)
         for axis, picture, title in zip(line, pictures, titles, strict=False):
             show(axis, picture, title)
-        line[0].set_ylabel(found.domain, rotation=0, ha="right", va="center", fontsize=9)
+        line[0].set_ylabel(plain(found.domain, 20), rotation=0, ha="right", va="center", fontsize=9)
         axis = line[4]
         curves = ((found.mean_spectrum, "mean image", "0.55"), (found.spectrum, "perturbation", "#b2182b"))
         for spectrum, label, colour in curves:
@@ -31,5 +31,5 @@ def perturbation_figure(measured: Perturbations) -> Figure:
     axes[-1][4].set_xlabel("cycles per pixel", fontsize=7)
     axes[0][4].set_ylabel("% of the energy", fontsize=7)
     scope = "one perturbation for all domains" if measured.universal else "one perturbation per training domain"
-    figure.suptitle(f"{measured.method} on {measured.dataset}: {scope} (eps {measured.eps:g})", fontsize=10)
+    figure.suptitle(f"{measured.method} on {plain(measured.dataset)}: {scope} (eps {measured.eps:g})", fontsize=10)
     return figure

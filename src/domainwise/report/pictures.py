@@ -10,7 +10,7 @@ from domainwise.analysis.theory import Gap
 from domainwise.data import Environments
 from domainwise.data.check import Check
 from domainwise.data.decode import read
-from domainwise.report.canvas import grid, save, show
+from domainwise.report.canvas import grid, plain, save, show
 
 
 def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
@@ -43,11 +43,11 @@ def folder_samples(found: Check, path: Path, most: int = 10) -> None:
         for label, axis in zip(classes, line, strict=True):
             file = first.get((domain, label))
             image = torch.from_numpy(read(file, 128)) / 255 if file else torch.ones(3, 128, 128)
-            show(axis, image, _plain(label, 14) if domain == domains[0] else "")
-        line[0].set_ylabel(_plain(domain, 20), rotation=0, ha="right", va="center")
+            show(axis, image, plain(label, 14) if domain == domains[0] else "")
+        line[0].set_ylabel(plain(domain, 20), rotation=0, ha="right", va="center")
     left_out = len(found.folder.domains) > most or len(found.folder.classes) > most
     figure.suptitle(
-        f"{_plain(found.folder.name, 40)}: one image per domain and class{', the first of each' if left_out else ''}"
+        f"{plain(found.folder.name, 40)}: one image per domain and class{', the first of each' if left_out else ''}"
     )
     save(figure, path)
 
@@ -78,8 +78,3 @@ def linearisation_gaps(gaps: Sequence[Gap], path: Path) -> None:
     axis.set(xlabel="radius eps", ylabel="gap", title="true inner maximum − (risk + eps · penalty)")
     axis.legend(fontsize=8)
     save(figure, path)
-
-
-def _plain(name: str, most: int) -> str:
-    """A folder's name as a title: cut, and with dollar signs that are not mathematics."""
-    return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from domainwise.analysis.shift import DatasetShift, profile
-from domainwise.report.canvas import grid
+from domainwise.report.canvas import grid, plain
 
 TRAIN, TEST = "#2166ac", "#b2182b"
 
@@ -28,8 +28,8 @@ def shift_figure(measured: DatasetShift) -> Figure:
             right.plot(at, line.numpy(), color=colour, linewidth=1.5)
         left.set_title(f"diversity {measured.mean('diversity', unseen):.2f}", fontsize=9)
         right.set_title(f"correlation {measured.mean('correlation', unseen):.2f}", fontsize=9)
-        left.set_ylabel(f"{unseen} unseen\n\np(z), q(z)", fontsize=8)
-        right.set_ylabel(f"p(y = {measured.classes[drawn.label]} | z)", fontsize=8)
+        left.set_ylabel(f"{plain(unseen, 20)} unseen\n\np(z), q(z)", fontsize=8)
+        right.set_ylabel(f"p(y = {plain(measured.classes[drawn.label], 16)} | z)", fontsize=8)
         right.set_ylim(-0.03, 1.03)
         left.set_ylim(bottom=0)
         left.set_yticks([])
@@ -40,5 +40,5 @@ def shift_figure(measured: DatasetShift) -> Figure:
     axes[0][0].legend(fontsize=7, frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("main direction of the features z", fontsize=8)
-    figure.suptitle(f"{measured.dataset}: training against unseen domains", fontsize=10)
+    figure.suptitle(f"{plain(measured.dataset)}: training against unseen domains", fontsize=10)
     return figure
