@@ -41,6 +41,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/augment.py
+	$(if $(wildcard $(DOMAINWISE_DATA)/PACS),$(BIN)/python benchmarks/decode.py $(DOMAINWISE_DATA)/PACS)
 
 docs: $(READY)
 	$(BIN)/python -m domainwise.report.methods > docs/methods.md

@@ -137,6 +137,25 @@ def test_a_bad_image_has_a_reason(tmp_path: Path, breakage: str) -> None:
             look(file)
 
 
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".gif", ".tif"])
+def test_whatever_is_in_a_file_it_is_an_image_or_a_bad_one(tmp_path: Path, suffix: str) -> None:
+    file, random = tmp_path / f"image{suffix}", np.random.default_rng(0)
+    picture(3).save(file)
+    whole = np.frombuffer(file.read_bytes(), np.uint8)
+    outcomes = set()
+    for number in range(25):
+        spoilt = whole.copy()
+        spoilt[random.integers(0, min(len(whole), 200), 1 + number)] = random.integers(0, 256, 1 + number)
+        file.write_bytes(spoilt[: random.integers(1, len(whole)) if number % 3 else None].tobytes())
+        try:
+            assert read(file, SIZE).shape == (3, SIZE, SIZE)
+            outcomes.add("image")
+        except BadImage as error:
+            assert str(error) and "\n" not in str(error)
+            outcomes.add("bad")
+    assert "bad" in outcomes
+
+
 # once
 
 
