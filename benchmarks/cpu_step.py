@@ -11,50 +11,26 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
 import torch
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from domainwise import DATASETS, Run
+from domainwise.bench.plain import PlainLoop
 from domainwise.data import Environments
 from domainwise.engine.devices import check_precision
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
-from domainwise.nets import build
 
 DATASET, BATCH, DOMAINS = "ColoredMNIST-embedded", 64, ("+90%", "+80%")
-
-
-def plain_loop(environments: Environments) -> Callable[[], None]:
-    network = build("mnist-cnn", environments.shape, len(environments.classes))
-    network.represent = lambda x: network.features(x)  # type: ignore[method-assign]  # no channels_last
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    loaders: list[Iterator[list[torch.Tensor]]] = []
-    for domain in DOMAINS:
-        rows = environments.split(domain, 0)["in"]
-        data = TensorDataset(environments.images[rows] / 255, environments.labels[rows])
-        sampler = RandomSampler(data, replacement=True, num_samples=10**6)
-        loaders.append(iter(DataLoader(data, batch_size=BATCH, sampler=sampler)))
-
-    def step() -> None:
-        batches = [next(loader) for loader in loaders]
-        x, y = torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches])
-        loss = F.cross_entropy(network(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
-
-    return step
+CPU = torch.device("cpu")
 
 
 def engine(environments: Environments, precision: str) -> Callable[[], None]:
     run = Run.plan(DATASET, "ERM", ["-90%"], hparams={"batch_size": BATCH}, precision=precision)
-    return Session(run, environments, torch.device("cpu")).step
+    return Session(run, environments, CPU).step
 
 
 def main() -> None:
@@ -64,9 +40,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     environments = DATASETS.find(DATASET).load()
-    loops = {"plain loop, fp32": plain_loop(environments), "domainwise, fp32": engine(environments, "fp32")}
+    loops = {
+        "plain loop, fp32": PlainLoop(environments, DOMAINS, "mnist-cnn", BATCH, CPU).step,
+        "domainwise, fp32": engine(environments, "fp32"),
+    }
     try:
-        check_precision("bf16", torch.device("cpu"))
+        check_precision("bf16", CPU)
         loops["domainwise, bf16"] = engine(environments, "bf16")
     except UserError as error:
         print(error)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from domainwise import logs, plugins
 from domainwise.cli import (
     audit,
+    bench,
     cam,
     check,
     compare,
@@ -66,6 +67,7 @@ app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
 app.command(epilog=drift.EXAMPLES)(drift.drift)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=bench.EXAMPLES)(bench.bench)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
 app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
 app.command(epilog=table.EXAMPLES)(table.table)

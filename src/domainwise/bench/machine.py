@@ -1,0 +1,79 @@
+"""What a machine is and what it could do."""
+
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from domainwise.engine.apart import arithmetic
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """The device, the versions that matter, and the date."""
+    about = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    if device.type == "cuda":
+        about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "triton": _version("triton")}
+    return about
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def now(device: torch.device) -> float:
+    """The time when the device has done all it was asked to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def seconds_each(work: Callable[[], object], device: torch.device, budget: float) -> float:
+    """How long the work takes once it is warm: the median of up to five rounds that fill the budget."""
+    began = now(device)
+    work()
+    repeats = max(1, int(budget / 5 / max(now(device) - began, 1e-9)))
+    rounds: list[float] = []
+    while len(rounds) < 5 and (not rounds or repeats * sum(rounds) < budget):
+        began = now(device)
+        for _ in range(repeats):
+            work()
+        rounds.append((now(device) - began) / repeats)
+    return statistics.median(rounds)
+
+
+def matrix_rate(device: torch.device, precision: str, budget: float) -> float:
+    """Floating point operations per second in products of large matrices, as this precision computes them."""
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    with arithmetic(precision):
+        return 2 * size**3 / seconds_each(lambda: a @ a, device, budget)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: the most that was allocated on a GPU since it was last reset, or by this process so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
