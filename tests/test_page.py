@@ -172,6 +172,17 @@ def test_folders_of_domainbed_of_one_run_and_of_none(tmp_path: Path, capsys: pyt
         assert stop.value.code == 2 and error.startswith("error: ") and len(error.splitlines()) == 1
 
 
+def test_several_experiments_are_listed_at_the_top(tmp_path: Path) -> None:
+    keep(search(tmp_path), Run.plan("BackgroundDigits", "ERM", "scene1", steps=41, evaluate_every=10), 0.8)
+    text = page(tmp_path)
+    assert re.findall(r'<a href="#(results-\d)">(\w+)', text) == [
+        ("results-1", "BackgroundDigits"),
+        ("results-2", "ColoredMNIST"),
+    ]
+    keep(tmp_path, colours("ERM", "+90%", precision="bf16"), 0.8)
+    assert re.findall(r'<a href="#results-\d">ColoredMNIST, .*(fp32|bf16)', page(tmp_path)) == ["bf16", "fp32"]
+
+
 def test_runs_that_were_never_judged_make_a_page_too(tmp_path: Path) -> None:
     RunFolder(tmp_path, colours("ERM", "+90%")).create()
     assert "No run has been judged yet" in page(tmp_path)

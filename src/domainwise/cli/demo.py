@@ -60,3 +60,4 @@ def demo(
     console.print(terminal(table))
     console.print(table.sentence("DAT"), highlight=False)
     console.print(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.", soft_wrap=True)
+    console.print(f"All on one page, with what the models look at: domainwise report {out}", soft_wrap=True)

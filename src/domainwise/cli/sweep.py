@@ -173,7 +173,8 @@ def run_plans(
         for table in found:
             console.print(terminal(table))
         console.print(
-            f"{stands}. Other selection rules: domainwise table {settings.out} --selection all", soft_wrap=True
+            f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
+            soft_wrap=True,
         )
     list_failures(stands)
     if stands.failed:

@@ -39,7 +39,8 @@ def write_page(
     """
     collection = collect_any(folder)
     if not collection.runs:
-        raise UserError(f"{folder} holds no run: give the folder of a sweep, a training or DomainBed's output")
+        why = f" ({collection.notes[0]})" if collection.notes else ""
+        raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
     path = out or folder / NAME
     if not path.parent.is_dir():
         raise UserError(f"{path.parent} is not a folder: choose another file with --out")
