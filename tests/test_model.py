@@ -130,6 +130,7 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
             right = float((guesses == data.labels[rows]).double().mean())
             assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
     assert loaded.in_groups == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
     assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
 
 
@@ -198,6 +199,16 @@ def test_a_training_that_diverges_is_no_model(data: dw.Environments, tmp_path: P
     with pytest.raises(UserError, match=r"diverged at step .* try a smaller lr"):
         dw.fit(data, "ERM", hparams={"batch_size": 8, "lr": 1e30}, steps=5, device="cpu", out=tmp_path)
     assert not (tmp_path / "model.json").exists()
+
+
+def test_all_can_be_trained_on(data: dw.Environments) -> None:
+    model = dw.fit(data, "ERM", held_out=0, **QUICK)
+    assert model.card.domains == {"field": 30, "lab": 30, "street": 30} and model.card.training["accuracy"] == {}
+    with pytest.raises(UserError, match="keeps no features to compare with"):
+        model.drift(data.images)
+    assert set(dw.fit(data, "ERM", held_out=0.5, **QUICK).card.domains.values()) == {15}
+    with pytest.raises(UserError, match="must be at least 0 and less than 1"):
+        dw.fit(data, "ERM", held_out=1.0, **QUICK)
 
 
 def test_fit_by_name_and_domains_that_are_not_there(tmp_path: Path) -> None:

@@ -131,6 +131,16 @@ def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, do
     np.testing.assert_allclose(told, arm.predict_proba(data.images[data.rows("lab")]), atol=1e-6)
 
 
+def test_models_that_no_file_fits(place: Path, domainwise: Command) -> None:
+    draw = np.random.default_rng(0)
+    for name, inputs in (("rows", draw.normal(size=(9, 4))), ("pairs", draw.integers(0, 9, (9, 2, 8, 8), np.uint8))):
+        data = dw.Environments.from_arrays({"a": (inputs, np.arange(9) % 2)})
+        dw.fit(data, "ERM", steps=1, hparams={"batch_size": 4}, device="cpu").save(place / name)
+        for command in ("predict", "drift"):
+            result = domainwise(command, name, "photos/lab")
+            assert result.is_one_line_error and ("rows of 4 numbers" in result.err or "2 channels" in result.err)
+
+
 def test_files_are_read_in_order_batch_by_batch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setattr("domainwise.shipping.model.BATCH", 5)

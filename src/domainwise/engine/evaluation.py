@@ -52,7 +52,9 @@ class Judge:
         self.warm = False
 
     def __call__(self) -> dict[Part, tuple[float, float]]:
-        """(accuracy, mean loss) on each part, in eval mode."""
+        """(accuracy, mean loss) on each part, in eval mode; nothing where nothing was held out."""
+        if not self.parts:
+            return {}
         if self.capture and self.warm:
             self.capture, self.again = False, self._recorded()
         self.again()

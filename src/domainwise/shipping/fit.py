@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Environments
 from domainwise.engine.devices import pick_precision
 from domainwise.engine.train import Outcome, train
@@ -118,8 +119,14 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     for record in last:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
     seconds = last[-1].seconds if last else 0.0
-    run = json.loads(json.dumps(outcome.run.describe()))
-    return {"run": run, "id": outcome.run.id, "accuracy": accuracy, "seconds": seconds}
+    groups = ALGORITHMS.find(outcome.run.algorithm).predicts_in_groups
+    return {
+        "run": json.loads(json.dumps(outcome.run.describe())),
+        "id": outcome.run.id,
+        "accuracy": accuracy,
+        "seconds": seconds,
+        "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
+    }
 
 
 @contextmanager

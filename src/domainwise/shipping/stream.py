@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from domainwise.data.decode import SUFFIXES
-from domainwise.data.read import read_image
+from domainwise.data.read import MODES, read_image
 from domainwise.errors import UserError
 from domainwise.shipping.model import Model
 
@@ -65,6 +65,8 @@ def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
     """The files in batches, decoded by several threads while the model works on the batch before."""
     if model.card.vectors:
         raise UserError(f"this model reads rows of {model.card.shape[0]} numbers, not images: use it from Python")
+    if model.card.shape[0] not in MODES:
+        raise UserError(f"this model reads images of {model.card.shape[0]} channels, which no file has: use Python")
 
     def read(file: Path) -> Tensor | str:
         try:

@@ -5,10 +5,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from domainwise.data import Dataset, Environments
+from domainwise.data import Dataset, Environments, find_dataset
 from domainwise.data.saved import save_environments, saved_dataset
 from domainwise.engine.devices import pick_precision
 from domainwise.errors import UserError
+from domainwise.nets.weights import planned
 from domainwise.protocol.spaces import HParams, Value
 from domainwise.records import RunFolder
 from domainwise.shipping.fit import fit, records_folder
@@ -62,6 +63,9 @@ def tune(
     seed: int = 0,
     out: Path | str | None = None,
     data_root: Path | None = None,
+    image_size: int | None = None,
+    weights: str = "",
+    augmentation: str | None = None,
     refit: bool = False,
     progress: Callable[[Event], None] = lambda _: None,
 ) -> Tuning:
@@ -72,7 +76,7 @@ def tune(
     then trained on all domains. `test_domains` are kept out of everything. With `out` the same call continues.
     """
     with records_folder(out) as folder:
-        data = _for_workers(environments, folder, data_root, network)
+        data = _for_workers(environments, folder, network)
         named = (test_domains,) if isinstance(test_domains, (str, int)) else tuple(test_domains)
         search = Search(
             data,
@@ -84,6 +88,9 @@ def tune(
             steps=steps,
             evaluate_every=evaluate_every,
             network=network,
+            image_size=image_size,
+            augmentation=augmentation,
+            weights=planned(network or "", weights, data_root),
             precision=pick_precision(precision, device),
             seed=seed,
         )
@@ -138,9 +145,9 @@ def refitted(
     )
 
 
-def _for_workers(data: Environments | Path | str, out: Path, data_root: Path | None, network: str | None) -> Dataset:
+def _for_workers(data: Environments | Path | str, out: Path, network: str | None) -> Dataset:
     """The data as a dataset that worker processes can load: what is in memory is left in a folder for them."""
-    found = source(data, data_root, None, network)
     if not isinstance(data, Environments):
-        return found.dataset
-    return saved_dataset(save_environments(found.environments, out / found.environments.name))
+        return find_dataset(str(data)).suited(network)
+    named = source(data).environments
+    return saved_dataset(save_environments(named, out / named.name))
