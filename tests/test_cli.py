@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 from PIL import Image
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli import main
+from domainwise.cli import app, main
 from domainwise.data import DATASETS
 from domainwise.data.digits import MNIST_FILES
 from domainwise.demo import Demo
@@ -203,6 +204,15 @@ def test_help_of_the_whole_names_every_command(domainwise: Command) -> None:
     result = domainwise("--help")
     assert result.status == 0
     assert all(re.search(rf"\b{command}\b", result.out) for command in ("demo", "train", "list"))
+
+
+def test_no_help_is_eaten_as_markup() -> None:
+    """Words in square brackets are styles to the help's renderer, and vanish."""
+    commands = [typer.main.get_command(app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        for parameter in command.params:
+            assert not re.search(r"\[[a-z]", getattr(parameter, "help", None) or ""), (command.name, parameter.name)
 
 
 # train

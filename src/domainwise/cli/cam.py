@@ -26,11 +26,11 @@ OfTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the ru
 def cam(
     runs: Runs,
     images: Annotated[
-        list[Path] | None, typer.Option(help="Image file; repeat for several [default: from the unseen domain].")
+        list[Path] | None, typer.Option(help="Image file; repeat for several (default: from the unseen domain).")
     ] = None,
     per_class: Annotated[int, typer.Option(help="Images of each class, where no files are given.", min=1)] = 1,
     limit: Annotated[int, typer.Option(help="Rows of the picture at most.", min=1)] = 12,
-    layer: Annotated[str | None, typer.Option(help="Module whose maps are used [default: the last with maps].")] = None,
+    layer: Annotated[str | None, typer.Option(help="Module whose maps are used (default: the last with maps).")] = None,
     method: Annotated[
         str, typer.Option(help="grad-cam, or hires-cam: for networks that flatten their last maps, as small-cnn.")
     ] = "grad-cam",

@@ -25,7 +25,7 @@ LINES = 20
 def check(
     folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>.")],
     preview: Annotated[
-        Path | None, typer.Option(help="Where to draw a sheet of samples [default: runs/check/NAME.png].")
+        Path | None, typer.Option(help="Where to draw a sheet of samples (default: runs/check/NAME.png).")
     ] = None,
     as_json: Json = False,
 ) -> None:

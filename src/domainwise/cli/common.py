@@ -31,23 +31,23 @@ FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every spl
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Weights = Annotated[
-    str, typer.Option(help="File a pre-trained network starts from [default: the published one, in the data root].")
+    str, typer.Option(help="File a pre-trained network starts from (default: the published one, in the data root).")
 ]
 Own = Annotated[
     Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images of --data that cannot be decoded.")]
 ImageSize = Annotated[
-    int | None, typer.Option(help="Height and width to load images at [default: the dataset's, or as --network wants].")
+    int | None, typer.Option(help="Height and width to load images at (default: the dataset's, or as --network wants).")
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="Of training images: none, domainbed or oodbench [default: the dataset's, or the network's]."),
+    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's, or the network's)."),
 ]
 LogTo = Annotated[
     list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
 ]
-DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets [default: $DOMAINWISE_DATA].")]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets (default: $DOMAINWISE_DATA).")]
 
 
 def print_json(value: Any) -> None:

@@ -18,8 +18,8 @@ def demo(
     all_methods: Annotated[
         bool, typer.Option("--all", help="Also AT, which costs as much as the rest together.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(help="Training steps per run [default: 601].")] = None,
-    workers: Annotated[int | None, typer.Option(help="Runs at once [default: one per core].", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps per run (default: 601).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Runs at once (default: one per core).", min=1)] = None,
     device: Device = "cpu",
     seed: Seed = 0,
     as_json: Json = False,

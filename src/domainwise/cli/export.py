@@ -17,7 +17,7 @@ EXAMPLES = (
 def export(
     model: ModelFolder,
     to: Annotated[str, typer.Option(help="onnx, or torch (torch.export).")] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="File to write [default: model.onnx or model.pt2 in MODEL].")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write (default: model.onnx or model.pt2 in MODEL).")] = None,
 ) -> None:
     """Write a model as one file for other runtimes, checked against the model.
 

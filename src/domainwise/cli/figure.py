@@ -18,10 +18,10 @@ def figure(
     name: Annotated[str, typer.Argument(help="curves, eps-alpha, radius, norms, batch-size or penalties.")],
     folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
     out: Annotated[
-        Path | None, typer.Option(help="File: .pdf, .png or .svg [default: NAME.png in the folder].")
+        Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Of a folder with several datasets, this one.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="This one alone [default: all that have the runs].")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="This one alone (default: all that have the runs).")] = None,
     selection: Annotated[str, typer.Option(help="Rule that chooses the step, and the run where one is.")] = (
         "training-domain"
     ),

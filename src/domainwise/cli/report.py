@@ -15,7 +15,7 @@ EXAMPLES = (
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
-    out: Annotated[Path | None, typer.Option(help="The page [default: report.html in the folder].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
     baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
     no_models: Annotated[
         bool, typer.Option("--no-models", help="Read records alone: no attention, perturbations, what models used.")

@@ -38,7 +38,7 @@ def reproduce(
     weights: Weights = "",
     image_size: ImageSize = None,
     precision: Precision = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder [default: runs/TABLE].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: runs/TABLE).")] = None,
     on: On = "local",
     workers: Workers = None,
     per_gpu: PerGpu = "auto",

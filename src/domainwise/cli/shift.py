@@ -22,9 +22,9 @@ EXAMPLES = (
 def shift(
     dataset: Annotated[str, typer.Argument(help="A dataset's name (see: domainwise list), or a folder of images.")],
     test_domain: Annotated[
-        list[str] | None, typer.Option(help="Unseen domain; repeat for several [default: each in turn].")
+        list[str] | None, typer.Option(help="Unseen domain; repeat for several (default: each in turn).")
     ] = None,
-    network: Annotated[str | None, typer.Option(help="What learns the features [default: by the data].")] = None,
+    network: Annotated[str | None, typer.Option(help="What learns the features (default: by the data).")] = None,
     weights: Weights = "",
     image_size: Annotated[int | None, typer.Option(help="Height and width, where images can be resized.")] = None,
     images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 10_000,

@@ -42,9 +42,9 @@ STATUS_EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold
 WATCH_SECONDS = 2.0
 
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
-Workers = Annotated[int | None, typer.Option(help="Processes on this machine [default: one per core or GPU].", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
 PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
-Address = Annotated[str | None, typer.Option(help="Ray cluster to join [default: start one on the loopback].")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
 Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
@@ -58,14 +58,14 @@ def sweep(
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
     setting: Annotated[str, typer.Option(help="multi: leave one domain out; single: train on one.")] = "multi",
-    test_domains: Annotated[str, typer.Option(help="Names or numbers with commas between [default: all].")] = "",
+    test_domains: Annotated[str, typer.Option(help="Names or numbers with commas between (default: all).")] = "",
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
     ] = False,
     space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates per run [default: the dataset's].")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="[default: the dataset's].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="(default: the dataset's).")] = None,
     network: Annotated[str, typer.Option(help="auto: the dataset's, and for --data by the weights here.")] = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,

@@ -35,16 +35,16 @@ EXAMPLES = (
 
 def train(
     dataset: Annotated[
-        str | None, typer.Option(help="See: domainwise list [default: BackgroundDigits, unless --data].")
+        str | None, typer.Option(help="See: domainwise list (default: BackgroundDigits, unless --data).")
     ] = None,
     data: Own = None,
     skip_bad: SkipBad = False,
     algorithm: Annotated[str, typer.Option(help="See: domainwise list.")] = "DAT",
     test_domain: Annotated[
         list[str] | None,
-        typer.Option(help="Unseen domain, name or number; repeat for several [default: the first; none of --data]."),
+        typer.Option(help="Unseen domain, name or number; repeat for several (default: the first; none of --data)."),
     ] = None,
-    train_domain: Annotated[list[str] | None, typer.Option(help="Training domain [default: all others].")] = None,
+    train_domain: Annotated[list[str] | None, typer.Option(help="Training domain (default: all others).")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
     network: Annotated[
         str,
@@ -53,9 +53,9 @@ def train(
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
-    steps: Annotated[int | None, typer.Option(help="Updates [default: the dataset's].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
     evaluate_every: Annotated[
-        int | None, typer.Option(help="Steps between evaluations [default: the dataset's].")
+        int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")
     ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
