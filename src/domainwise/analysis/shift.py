@@ -176,6 +176,9 @@ def tell_apart(
         network = train_discriminator(network, sides[0], sides[1], "shift", data.name, *keys)
     z = [represent(network, side) for side in sides]
     pooled = torch.cat(z)
+    if not bool(pooled.isfinite().all()):
+        advice = "use one with normalisation layers, such as mnist-cnn or resnet18-scratch"
+        raise UserError(f"{data.name}: {setup.network} diverged while it learned to tell the sides apart: {advice}")
     mean, std = pooled.mean(0), pooled.std(0).clamp_min(1e-12)
     with torch.no_grad():
         told = [
