@@ -255,6 +255,14 @@ def test_weights_are_plain_safetensors(saved: Path) -> None:
     assert "network.classifier.weight" in tensors and "delta" in tensors
 
 
+def test_domains_may_be_called_anything(tmp_path: Path) -> None:
+    names = ("__metadata__", "a/b", "\udcff", "")
+    domains = {name: (IMAGES[[0] * 10], np.arange(10) % 2) for name in names}
+    model = dw.fit(dw.Environments.from_arrays(domains), "DAT", steps=1, hparams={"batch_size": 4}, device="cpu")
+    loaded = dw.load(model.save(tmp_path), device="cpu")
+    assert tuple(loaded.reference) == loaded.domains == names
+
+
 def test_a_folder_that_cannot_be_written_to(model: dw.Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to"):

@@ -83,7 +83,11 @@ def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> Non
     assert [file.name for file in find_images([str(odd)])] == ["-x.png", "a\tb.png", "ü 'q'.jpeg"]
     assert find_images(["photos/lab/c*/00[01].png"]) == [Path(f"photos/lab/cat/00{i}.png") for i in (0, 1)]
     assert len(find_images(["photos/**/*.png"])) == 36
-    assert domainwise("predict", "model", odd).status == 0
+    (odd / "\udcff.png").write_bytes((odd / "-x.png").read_bytes())  # bytes that are no text
+    result = domainwise("predict", "model", odd)
+    assert result.status == 0 and "\ufffd.png\t" in result.out
+    assert domainwise("predict", "model", odd, "--csv", "odd.csv").status == 0
+    assert b'\xff.png",' in Path("odd.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def predict(
                     told = dict(zip(loaded.classes, one.probabilities, strict=True))
                     _print({"file": str(one.file), "class": one.label, "probabilities": told})
                 else:
-                    console.file.write(f"{one.file}\t{one.label}\t{one.confidence:.4f}\n")
+                    console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
@@ -90,6 +90,11 @@ def predict(
     if unreadable:
         errors_console.print(f"{unreadable} of {len(found)} images could not be read; the rest were predicted")
         raise typer.Exit(1)
+
+
+def _printable(file: Path) -> str:
+    """A name that is no text, as old archives leave them, with marks in place of what cannot be shown."""
+    return str(file).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _print(value: Any) -> None:

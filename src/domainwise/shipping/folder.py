@@ -1,7 +1,8 @@
 """A model as a folder, whole or refused: model.safetensors, reference.safetensors and model.json.
 
 Loading executes nothing: weights are plain tensors and the network is built from its registered name. model.json holds
-the digests of the other files and its own, so that a damaged or exchanged file is found before it is used.
+the digests of the other files and its own, so that a damaged or exchanged file is found before it is used. The
+reference features of a domain go by its number: a domain may be called anything.
 """
 
 from pathlib import Path
@@ -21,7 +22,9 @@ CARD, WEIGHTS, REFERENCE = "model.json", "model.safetensors", "reference.safeten
 def save(model: Model, folder: Path) -> Path:
     """The card comes last: until it is there, what is there does not count."""
     files.writable_folder(folder)
-    parts = {WEIGHTS: _pack(model.algorithm.state_dict()), REFERENCE: _pack(model.reference)}
+    numbers = {domain: str(number) for number, domain in enumerate(model.domains)}
+    reference = {numbers[domain]: features for domain, features in model.reference.items()}
+    parts = {WEIGHTS: _pack(model.algorithm.state_dict()), REFERENCE: _pack(reference)}
     for name, data in parts.items():
         with files.atomic(folder / name) as file:
             file.write(data)
@@ -37,8 +40,9 @@ def load(folder: Path | str, *, device: str = "auto") -> Model:
         raise UserError(f"{folder} is no model (it has no {CARD}): give a folder that fit, train or save has written")
     card, digests = Card.read(_read(folder / CARD), str(folder / CARD))
     weights, reference = (_unpack(folder / name, digests.get(name)) for name in (WEIGHTS, REFERENCE))
+    numbered = {domain: reference[str(n)] for n, domain in enumerate(card.domains) if str(n) in reference}
     try:
-        return Model(card, weights, reference, device)
+        return Model(card, weights, numbered, device)
     except UserError as error:
         raise UserError(f"{folder} cannot be loaded: {error}") from None
     except (RuntimeError, MemoryError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
