@@ -190,6 +190,12 @@ def test_too_few_images() -> None:
         measure_shift(vectors("few", 30), ["a"], Setup("mlp", device="cpu"))
 
 
+def test_features_that_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.analysis.discriminate.LR", 1e30)
+    with pytest.raises(UserError, match="mlp diverged while it learned"):
+        measure_shift(vectors("hot", 100), ["a"], Setup("mlp", device="cpu"))
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     few = ("shift", "ColoredMNIST-embedded", "--test-domain", "-90%", "--images", 400, "--device", "cpu")
