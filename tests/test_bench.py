@@ -54,12 +54,10 @@ def test_the_command_prints_json_and_leaves_it(tmp_path: Path, capsys: pytest.Ca
     assert printed == json.loads(file.read_text())
     rows = {(row["what"], row["form"]): row for row in printed["rows"]}
     assert list(rows) == [(n, "eager") for n in ("plain loop", "ERM", "DAT", "plain evaluation", "evaluation")]
-    erm, dat = rows["ERM", "eager"], rows["DAT", "eager"]
-    assert dat["milliseconds"] > erm["milliseconds"] > 0 and erm["of_matrix_rate"] > 0
+    plain, erm = rows["plain loop", "eager"], rows["ERM", "eager"]
+    assert erm["milliseconds"] > 0 and erm["of_matrix_rate"] > 0
     assert erm["images_per_second"] == pytest.approx(12 / erm["milliseconds"] * 1000, rel=0.01)
-    assert erm["times_plain"] == pytest.approx(
-        rows["plain loop", "eager"]["milliseconds"] / erm["milliseconds"], rel=0.1
-    )
+    assert erm["times_plain"] == pytest.approx(plain["milliseconds"] / erm["milliseconds"], rel=0.1)
     assert (printed["dataset"], printed["network"], printed["batch_size"]) == ("BackgroundDigits", "small-cnn", 4)
 
 

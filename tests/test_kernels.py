@@ -15,6 +15,7 @@ DEVICE = "cuda" if GPU else "cpu"
 if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
+pytestmark = [pytest.mark.gpu] if GPU else []
 needs_triton = pytest.mark.skipif(not group_norm.TRITON, reason="Triton is not installed")
 SHAPES = [(3, 64, 7, 5), (2, 128, 9, 9), (1, 32, 1, 1), (2, 256, 3, 3)]
 
@@ -98,6 +99,17 @@ def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
     library.opcheck(torch.ops.domainwise.relu_group_norm, (x, weight, bias, 8, 1e-5), test_utils=checks)
     given = (dy, x, weight, mean, scale)
     library.opcheck(torch.ops.domainwise.relu_group_norm_backward, given, test_utils=checks)
+
+
+@needs_triton
+@pytest.mark.slow
+def test_compiled_code_calls_the_kernels() -> None:
+    x, weight, bias, dy = problem(SHAPES[0])
+    inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    y = torch.compile(lambda *given: 2 * fused(*given), backend="inductor" if GPU else "aot_eager")(*inputs)
+    found = (y / 2, *torch.autograd.grad(y / 2, inputs, dy))
+    for ours, theirs in zip(found, reference(x, weight, bias, dy), strict=True):
+        assert close(ours, theirs, 1e-6)
 
 
 def test_elsewhere_it_is_plain_pytorch() -> None:
