@@ -69,6 +69,13 @@ def test_standardised_rows_have_mean_zero_and_deviation_one_and_a_constant_colum
     assert abs(seen[:, 1]).max() < 1e-6
 
 
+def test_numbers_too_large_to_square_are_refused() -> None:
+    x, y = rows()
+    x[0, 2] = 1e300
+    with pytest.raises(UserError, match="column 2 are too large to be standardised"):
+        dw.fit(dw.Environments.from_arrays({"a": (x, y)}), "ERM", held_out=0, **QUICK)
+
+
 def test_large_offsets_survive_because_standardisation_is_in_the_datas_own_precision() -> None:
     x, y = rows()
     data = dw.Environments.from_arrays({"a": (x + 1e9, y)})

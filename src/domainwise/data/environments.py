@@ -150,6 +150,9 @@ class Environments:
             return self
         given = self.images[rows.to(self.images.device)]
         mean, std = given.mean(0), given.std(0, unbiased=False)
+        if not bool((torch.isfinite(mean) & torch.isfinite(std)).all()):
+            column = int((~torch.isfinite(mean + std)).nonzero()[0])
+            raise UserError(f"{self.name}: the numbers of column {column} are too large to be standardised: rescale it")
         negligible = std <= 10 * torch.finfo(given.dtype).eps * given.abs().amax(0)
         return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
 

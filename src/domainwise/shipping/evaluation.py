@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DomainScore:
-    """One domain: samples[i][j] samples of class i were taken for class j."""
+    """One domain: confusion[i][j] samples of class i were taken for class j."""
 
     confusion: Mapping[str, Mapping[str, int]]
     trained_on: bool

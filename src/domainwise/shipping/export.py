@@ -49,6 +49,9 @@ def export(model: Model, to: str, out: Path) -> Path:
 class Graph(nn.Module):
     """What is exported: raw inputs -> logits and probabilities."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.card = model.card
@@ -57,9 +60,6 @@ class Graph(nn.Module):
         self.register_buffer("std", model.reading.std.float())
         self.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.eval()
-
-    mean: Tensor
-    std: Tensor
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         pixels = inputs if self.card.vectors else inputs.float() / 255
