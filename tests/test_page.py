@@ -16,7 +16,9 @@ from browser import Browser, needs_chromium
 from domainwise.cli import main, sweep
 from domainwise.engine import train
 from domainwise.records import Record, RunFolder, Status
-from domainwise.report.page import write_page
+from domainwise.report.courses import Course
+from domainwise.report.page import drawing, write_page
+from domainwise.report.page.drawing import Bar, Scale, panels
 from domainwise.runs import Run
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.domainbed import export_domainbed
@@ -101,6 +103,22 @@ def test_the_same_records_give_the_same_page_and_new_ones_are_taken_up(tmp_path:
     assert page(tmp_path) == before and "18 runs · 3 algorithms · ColoredMNIST" in before
     keep(tmp_path, colours("VREx", "+90%"), 0.7)
     assert "19 runs · 4 algorithms" in page(tmp_path)
+
+
+def test_error_bars_and_curves_are_drawn_to_scale() -> None:
+    scale = Scale.around([50.0, 90.0])
+    assert (scale(50.0), scale(70.0), scale(90.0)) == (4.0, 50.0, 96.0)
+    assert Bar.of(scale, 70.0, 10.0, 90.0) == Bar(27.0, 50.0, 73.0, 96.0)
+    course = Course("DAT", (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),))
+    (panel,) = panels({"photo": [course]})
+    (line,) = panel.lines
+    left, right = drawing.LEFT, drawing.WIDTH - drawing.RIGHT
+    points = [tuple(map(float, point.split(","))) for point in line.path[1:].split("L")]
+    assert [x for x, _ in points] == [left, (left + right) / 2, right]
+    assert points[0][1] > drawing.HEIGHT > points[1][1] > points[2][1] > 0, "chance lies below the panel"
+    upper, lower = (float(line.band[1:-1].split("L")[i].split(",")[1]) for i in (1, 4))
+    assert upper + lower == pytest.approx(2 * points[1][1]) and upper < points[1][1]
+    assert line.chosen == ((right, points[2][1], "DAT, trial 1: 70.0 % at step 20"),)
 
 
 def test_an_unfinished_sweep_says_how_much_is_done_and_how_to_retry_what_failed(tmp_path: Path) -> None:
