@@ -45,6 +45,9 @@ bench: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m domainwise.report.methods > docs/methods.md
+	$(BIN)/python -m domainwise.report.commands > docs/commands.md
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
+	@echo 'open docs/_build/html/index.html'
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
