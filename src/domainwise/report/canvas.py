@@ -1,5 +1,6 @@
 """What all figures share: grids of axes, images without ticks, files by their suffix."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,5 +66,7 @@ def check_format(path: Path) -> str:
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Without dates or random names: the same figure gives the same bytes."""
     form = check_format(path)
-    with files.atomic(path) as file, mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42}):
+    fixed = mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42})
+    with files.atomic(path) as file, fixed, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script is drawn as boxes
         figure.savefig(file, format=form, dpi=dpi, metadata=TIMELESS[form])
