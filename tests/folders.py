@@ -23,7 +23,7 @@ def make_folder(
     for domain in domains:
         for label in classes:
             folder = root / domain / label
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             for number in range(count):
                 seed += 1
                 picture(seed).save(folder / f"{number:03d}{suffix}")

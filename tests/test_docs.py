@@ -30,7 +30,7 @@ SMALLER = {
     "sweep": "--steps 3 --hparams 1 --trials 1 --device cpu --workers 2",
     "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu",
     "compare": "--steps 3 --hparams 1 --trials 1 --device cpu",
-    "shift": "--quick",
+    "shift": "--images 64 --device cpu",
 }
 
 
@@ -60,12 +60,15 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     target = None
     if ">" in words:
         words, target = words[: words.index(">")], words[-1]
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), f"make {words[1]}"
+        return
     if words[0] != "domainwise":
         subprocess.run(words, check=True, timeout=60)
         return
     arguments = words[1:]
     name = next((word for word in arguments if word in SMALLER), "")
-    arguments += shlex.split(SMALLER.get(name, ""))
+    arguments = [word for word in arguments if word != "--watch"] + shlex.split(SMALLER.get(name, ""))
     before = dict(os.environ)
     os.environ.update(settings)
     try:
@@ -94,7 +97,9 @@ def test_every_block_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_DATA", str(small_data_root(tmp_path_factory.mktemp("data"))))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))
-    make_folder(tmp_path / "cameras", count=8)
+    for name in ("photos", "labelled_photos"):
+        make_folder(tmp_path / name, count=8)
+    make_folder(tmp_path / "new_camera", ["."], ["."], count=30)
     namespace: dict[str, object] = {"__name__": "docs"}
     for block in todo:
         if block.kind == "python":

@@ -9,7 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from domainwise.analysis.perturbations import LOW, alignment, mean_image, measure, spectrum, white_noise_low
+from domainwise.analysis.perturbations import (
+    LOW,
+    alignment,
+    mean_image,
+    measure,
+    of_interest,
+    spectrum,
+    white_noise_low,
+)
 from domainwise.data.mnist import BackgroundDigits, background
 from domainwise.engine.restore import Trained, restore
 from domainwise.engine.train import train
@@ -127,3 +135,9 @@ def test_methods_without_perturbations(tmp_path: Path) -> None:
     folder = train(Run.plan(data.name, "ERM", 0, steps=1), tmp_path, device="cpu", environments=data).folder
     with pytest.raises(UserError, match="ERM keeps no perturbations"):
         measure(restore(folder, environments=data))
+
+
+def test_of_a_sweep_the_domain_wise_perturbations_are_shown(trained: dict[str, Trained]) -> None:
+    folders = [trained[name].folder for name in ("UAT", "DAT")]
+    assert of_interest(folders) == trained["DAT"].folder
+    assert of_interest(folders[:1]) == trained["UAT"].folder

@@ -70,4 +70,4 @@ def _passes(trained: Trained, images: Tensor, domain: str | None) -> Iterator[tu
     number = None if domain is None else trained.domain_number(domain)
     with evaluating(algorithm):
         for chunk in images.split(int(algorithm.hparams["batch_size"]) if algorithm.predicts_in_groups else 250):
-            yield algorithm.predict(data.normalise(chunk.to(data.images.device)), number), len(chunk)
+            yield algorithm.predict(data.normalise(chunk.to(data.device)), number), len(chunk)

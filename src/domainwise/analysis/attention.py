@@ -83,7 +83,7 @@ def compare_attention(
     area = None
     if masks is not None:
         domain = data.rows(unseen)
-        inside = masks[domain].to(data.images.device)
+        inside = masks[domain].to(data.device)
         area = float(inside.double().mean())
         for number, trained in enumerate(models):
             whole = see(trained, data.images[domain], unseen, layer, method).attention
@@ -108,7 +108,7 @@ def see(trained: Trained, images: Tensor, domain: str, layer: str | None = None,
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
     data, algorithm = trained.environments, trained.algorithm
     number = trained.domain_number(domain)
-    x = data.normalise(images.to(data.images.device))
+    x = data.normalise(images.to(data.device))
 
     def predict(x: Tensor) -> Tensor:
         return algorithm.predict(x, number)

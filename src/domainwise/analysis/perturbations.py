@@ -9,17 +9,21 @@ Two claims are measured apart, each against chance:
 The second control matters: a smooth perturbation is by accident more parallel to a smooth background than noise is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import Trained, finished
 from domainwise.errors import UserError
 from domainwise.protocol.seeds import generator
 
 LOW = 1 / 8
 """Cycles per pixel: patterns at least eight pixels long count as low frequency."""
+KEEPERS = ("DAT", "UAT", "EnsembleUAT")
+"""Methods that keep perturbations, the most telling first."""
 CONTROLS = 1000
 """Random perturbations per control."""
 
@@ -80,6 +84,12 @@ class Perturbations:
             f"Its cosine with what sets a domain's mean image apart is {cosines}: that it fits the domain's background "
             f"is {verdict}."
         )
+
+
+def of_interest(folders: Sequence[Path]) -> Path:
+    """Of several runs' folders, one that keeps perturbations, if there is one."""
+    methods = {finished(folder).run.algorithm: folder for folder in reversed(folders)}
+    return next((methods[name] for name in KEEPERS if name in methods), folders[0])
 
 
 def measure(trained: Trained) -> Perturbations:

@@ -9,27 +9,30 @@ from rich.table import Table
 from domainwise.cli.common import DataRoot, Json, console, print_json
 
 EXAMPLES = (
-    "Examples:  [bold]domainwise perturbations runs/train/1f0c0ffee0000000[/]   ·   "
+    "Examples:  [bold]domainwise perturbations runs/demo[/]   ·   "
     "[bold]domainwise perturbations runs/train/1f0c0ffee0000000 --out perturbations.pdf --json[/]"
 )
 
 
 def perturbations(
-    run: Annotated[Path, typer.Argument(help="Folder of a run of DAT, UAT or EnsembleUAT (OUT/<run id>).")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run of DAT, UAT or EnsembleUAT (OUT/<run id>), or of a sweep with one.")
+    ],
     out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path("perturbations.png"),
     data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """What did training add to each domain's images, and does it fit the domain's background, as the paper says?"""
     from domainwise import files
-    from domainwise.analysis.perturbations import measure
+    from domainwise.analysis.choose import chosen_folders
+    from domainwise.analysis.perturbations import measure, of_interest
     from domainwise.engine.restore import restore
     from domainwise.report.canvas import check_format, save
     from domainwise.report.perturbed import perturbation_figure
 
     check_format(out)
     files.writable_folder(out.parent)
-    measured = measure(restore(run, data_root=data_root))
+    measured = measure(restore(of_interest(chosen_folders([run])), data_root=data_root))
     save(perturbation_figure(measured), out)
     if as_json:
         domains = [
