@@ -71,10 +71,10 @@ class AccuracyTable:
                 effort = f"{row.steps} steps, {row.draws} draws x {row.trials} trials"
                 efforts.setdefault(effort, []).append(row.method)
         told = [effort if len(efforts) == 1 else f"{', '.join(who)}: {effort}" for effort, who in efforts.items()]
-        context = "; ".join([*self._made_with(), *told])
+        context = "; ".join([*self.made_with(), *told])
         return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
 
-    def _made_with(self) -> list[str]:
+    def made_with(self) -> list[str]:
         """Network and start, and what is not as usual."""
         usual = DATASETS.find(self.dataset).image_size if self.dataset in DATASETS else self.image_size
         facts = {

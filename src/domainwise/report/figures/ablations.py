@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from domainwise.protocol.selection import Curve
 from domainwise.report.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
@@ -171,6 +172,9 @@ def radius(request: Request) -> Drawing:
                 list(shown), means, yerr=errors, color=colour, marker="o", markersize=4, capsize=2, label=domain
             )
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set(xlabel="radius eps", ylabel="accuracy on the unseen domain, %")
     legend(figure, axes[0])
     return Drawing(figure, [])

@@ -5,7 +5,8 @@ from domainwise.report.courses import courses
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import GROUND, legend, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
-from domainwise.report.statistics import choices, estimate
+from domainwise.report.statistics import accuracies, choices, estimate
+from domainwise.report.tables import table_of
 from domainwise.sweep.collection import method
 
 PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
@@ -13,7 +14,9 @@ PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
 
 def curves(request: Request) -> Drawing:
     """Accuracy on every unseen domain against steps: of what the rule chose, mean and standard error over trials."""
-    by_column = courses(request.curves, choices(request.curves, request.rule), request.columns)
+    found = choices(request.curves, request.rule)
+    order = [row.method for row in table_of(request.group, accuracies(found), request.rule).rows]
+    by_column = courses(request.curves, {name: found[name] for name in order}, request.columns)
     if not any(len(one.steps) > 1 for own in by_column.values() for one in own):
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
         raise TooFew(request, "a run that was judged twice", hint)
@@ -24,8 +27,8 @@ def curves(request: Request) -> Drawing:
             colour, dash = styles[one.method]
             ink = LIGHT[colour]
             line_with_band(axis, one.steps, one.mean, one.error, ink, one.method, dash)
-            steps, accuracies, _ = zip(*one.chosen, strict=True)
-            axis.scatter(steps, accuracies, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
+            steps, chosen, _ = zip(*one.chosen, strict=True)
+            axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
         axis.set(xlabel="step")
     axes[0].set(ylabel="accuracy, %")
     legend(figure, axes[0])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from domainwise.data import title
 from domainwise.records import Status
 from domainwise.report.words import duration
 from domainwise.runs import Run
@@ -26,7 +27,8 @@ class Failure:
 
     @property
     def place(self) -> str:
-        return f"{'+'.join(self.run.test_domains)}, draw {self.run.draw}, trial {self.run.trial}"
+        unseen = "+".join(self.run.test_domains)
+        return f"{title(self.run.dataset)}, unseen {unseen}, draw {self.run.draw}, trial {self.run.trial}"
 
 
 @dataclass(frozen=True)

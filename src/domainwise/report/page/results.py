@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from domainwise.data import title
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.selection import RULES, Choice
 from domainwise.report.beside import printed, printed_beside
@@ -11,6 +12,7 @@ from domainwise.report.page.drawing import Bar, Panel, Scale, panels
 from domainwise.report.palette import slots
 from domainwise.report.statistics import Choices, Difference, Estimate, accuracies, choices
 from domainwise.report.tables import AccuracyTable, Group, Row, groups, table_of
+from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection
 
 AVERAGE = "average"
@@ -87,17 +89,18 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         found = {rule: choices(group.curves, rule) for rule in RULES}
         views = {rule: _view(group, own, rule, baseline) for rule, own in found.items() if own}
         if views:
-            result.append(Section(group.experiment.dataset, _facts(group), views, group))
+            facts = _facts(group, next(iter(views.values())).table)
+            result.append(Section(title(group.experiment.dataset), facts, views, group))
     return result
 
 
-def _facts(group: Group) -> str:
+def _facts(group: Group, table: AccuracyTable) -> str:
     """What tells an experiment from its neighbours."""
     own = group.experiment
-    parts = ["leave one domain out" if own.setting == "multi" else "train on one domain", own.network, own.precision]
+    parts = ["leave one domain out" if own.setting == "multi" else "train on one domain", *table.made_with()]
     parts += [f"without {', '.join(own.unused)}"] if own.unused else []
     parts += [f"seed {own.seed}"] if own.seed else []
-    return " · ".join([*parts, f"{len(group.curves)} runs"])
+    return " · ".join([*parts, counted(len(group.curves), "run")])
 
 
 def _view(group: Group, found: Choices, rule: str, baseline: str) -> View:

@@ -22,6 +22,7 @@ from domainwise.report.page.models import Asking, Models, look
 from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
 from domainwise.report.page.results import Section, colours, sections
+from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
 
@@ -98,7 +99,7 @@ def more(folder: Path, section: Section, asking: Asking | None) -> More:
 
 def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
     """The one that the first dataset's published numbers go by, where the runs here can be judged by it."""
-    dataset = shown[0].title if shown else ""
+    dataset = shown[0].group.experiment.dataset if shown else ""
     usual = DATASETS.find(dataset).selection if dataset in DATASETS else ""
     return usual if usual in rules else next(iter(rules), "")
 
@@ -108,10 +109,6 @@ def summary(collection: Collection, shown: list[Section]) -> str:
     algorithms = dict.fromkeys(run.algorithm for run in collection.runs)
     parts = [counted(len(collection.runs), "run"), counted(len(algorithms), "algorithm"), ", ".join(datasets)]
     return " · ".join(part for part in parts if part)
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def installed_version() -> str:
