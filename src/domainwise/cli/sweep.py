@@ -1,6 +1,5 @@
 """`domainwise sweep` and `domainwise status`."""
 
-import os
 import shlex
 import sys
 import time
@@ -198,6 +197,7 @@ def tell(
     from domainwise.report.words import duration
     from domainwise.sweep.estimate import estimate_seconds
     from domainwise.sweep.events import ended
+    from domainwise.sweep.local import places
 
     missing = [run for run in runs if ended(run, settings) is None] if settings.out.is_dir() else runs
     data, weights = settings.lacking(missing)
@@ -211,7 +211,7 @@ def tell(
                 raise
             reason = str(error)
     local = place["on"] == "local"
-    at_once = (place["workers"] or os.cpu_count() or 1) if local else 1
+    at_once = (place["workers"] or places(settings.device)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)
         told = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}

@@ -47,16 +47,16 @@ def execute(
     waiting: deque[Run] = deque()
     yield from open_runs(runs, settings, waiting)
     turns = per_gpu or _turns(waiting, settings)
-    pool = _Pool(waiting, settings, min(workers or _places(settings), -(-len(waiting) // turns)), turns)
+    pool = _Pool(waiting, settings, min(workers or places(settings.device), -(-len(waiting) // turns)), turns)
     try:
         yield from pool.work()
     finally:
         pool.close()
 
 
-def _places(settings: Settings) -> int:
-    """One worker per GPU, or one per core."""
-    return torch.cuda.device_count() if pick_device(settings.device).type == "cuda" else os.cpu_count() or 1
+def places(device: str) -> int:
+    """Workers on this machine: one per GPU, or one per core."""
+    return torch.cuda.device_count() if pick_device(device).type == "cuda" else os.cpu_count() or 1
 
 
 def _turns(runs: Collection[Run], settings: Settings) -> int:
