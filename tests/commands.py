@@ -1,7 +1,9 @@
 """Commands run in this process, for tests."""
 
+import json
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,14 +23,19 @@ class Result(NamedTuple):
 Command = Callable[..., Result]
 
 
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
+    """Exit status, standard output and error of one command."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    code = stop.value.code
+    return Result(code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr())
+
+
 def commands(capsys: pytest.CaptureFixture[str]) -> Command:
-    """domainwise(*arguments) -> exit status, standard output and error."""
+    """domainwise(*arguments)."""
+    return partial(command, capsys)
 
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr())
 
-    return run
+def standard_json(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))

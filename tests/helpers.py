@@ -1,13 +1,11 @@
-"""Small problems in float64, and commands, for tests."""
+"""Small problems in float64, for tests."""
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
-from domainwise.cli import main
 from domainwise.nets import Network
 from domainwise.protocol import spaces
 
@@ -74,11 +72,3 @@ def risk(algorithm: Algorithm, x: Tensor, y: Tensor) -> float:
 
 def weights(algorithm: Algorithm) -> Tensor:
     return torch.cat([p.detach().flatten() for p in algorithm.network.parameters()])
-
-
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Runs a command in this process: exit status, standard output, standard error."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return (int(stop.value.code or 0), *capsys.readouterr())

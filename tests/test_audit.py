@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from commands import command
 from domainwise.algorithms import ALGORITHMS, Problem
 from domainwise.analysis.answers import answers_and_features, looks
 from domainwise.analysis.audit import audit
@@ -22,7 +23,6 @@ from domainwise.engine.train import train
 from domainwise.nets import Network
 from domainwise.report.audited import audit_figure
 from domainwise.runs import Run
-from helpers import command
 
 Answer = Callable[[Tensor], Tensor]
 

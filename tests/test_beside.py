@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from command import Command, in_process, standard_json
+from commands import Command, commands, standard_json
 from domainwise.data import DATASETS, Dataset
 from domainwise.paper.conditions import CLEAN
 from domainwise.paper.presets import Smaller, reproduction
@@ -24,7 +24,7 @@ from kept import COLOURS, colours, keep, sweep
 def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return in_process(capsys)
+    return commands(capsys)
 
 
 def of_paper(cells: list[dict[str, Any]], **facts: object) -> list[dict[str, Any]]:

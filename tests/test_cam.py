@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from commands import command
 from domainwise.analysis import attention
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.data.digits import embedded_digits
@@ -19,7 +20,6 @@ from domainwise.errors import UserError
 from domainwise.nets import Network, build
 from domainwise.report.heatmaps import heatmap_grid
 from domainwise.runs import Run
-from helpers import command
 
 
 class Linear(nn.Module):

@@ -1,6 +1,5 @@
 """The command line: what it prints where, its exit status, and what it says to a user's mistakes."""
 
-import json
 import math
 import os
 import re
@@ -12,14 +11,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer.main
 from PIL import Image
 
+from commands import Command, commands, standard_json
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli import app, main
+from domainwise.cli import app
 from domainwise.data import DATASETS
 from domainwise.data.digits import MNIST_FILES
 from domainwise.demo import Demo
@@ -33,50 +33,20 @@ QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 IMAGES, LABELS = MNIST_FILES[:2]
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
 def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Runs a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "no data"))
 
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        code = stop.value.code
-        return Result(code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr())
-
-    return run
+    return commands(capsys)
 
 
 def files(folder: Path) -> set[Path]:
     return {file for file in folder.rglob("*") if file.is_file()}
 
 
-def standard_json(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
-
-
 # mistakes
-
-
-def is_one_line_error(result: Result) -> bool:
-    return (
-        result.status == 2
-        and result.out == ""
-        and result.err.startswith("error: ")
-        and result.err.count("\n") == 1
-        and result.err.endswith("\n")
-    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +99,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     result = domainwise(*shlex.split(arguments))
-    assert is_one_line_error(result), result
+    assert result.is_one_line_error, result
     assert re.search(complaint, result.err), result.err
     assert files(tmp_path) == {tmp_path / "file"} and (tmp_path / "file").read_text() == "in the way"
 
@@ -152,7 +122,7 @@ def test_a_damaged_data_file_is_one_line_and_leaves_nothing(
     (folder / damaged).write_bytes(content)
     before = files(tmp_path)
     result = domainwise("train", "--dataset", "ColoredMNIST", "--data-root", tmp_path / "data", "--out", "out")
-    assert is_one_line_error(result), result
+    assert result.is_one_line_error, result
     assert damaged in result.err
     assert files(tmp_path) == before
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from commands import command
 from domainwise.analysis.perturbations import (
     LOW,
     alignment,
@@ -24,7 +25,6 @@ from domainwise.engine.train import train
 from domainwise.errors import UserError
 from domainwise.report.perturbed import perturbation_figure
 from domainwise.runs import Run
-from helpers import command
 
 
 def wave(cycles: int, channels: int = 3, size: int = 28) -> Tensor:

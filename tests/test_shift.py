@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from commands import command
 from domainwise.analysis.densities import CONTROL, KernelDensity, Sampled, Thresholds, calibrate
 from domainwise.analysis.discriminate import AVERAGED_FROM, Discriminator, Side, train_discriminator
 from domainwise.analysis.probe import equal_classes
@@ -16,7 +17,6 @@ from domainwise.analysis.shift import Setup, Sides, measure_shift, profile
 from domainwise.data import Environments
 from domainwise.errors import UserError
 from domainwise.report.shifted import shift_figure
-from helpers import command
 
 FIXED = Thresholds()
 

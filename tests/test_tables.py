@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from command import Command, in_process, standard_json
+from commands import Command, commands, standard_json
 from domainwise.claims import Claim
 from domainwise.records import RunFolder, Status
 from domainwise.report import formats
@@ -27,7 +27,7 @@ FORMATS = ("terminal", "markdown", "latex", "csv", "json")
 def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return in_process(capsys)
+    return commands(capsys)
 
 
 # forms
