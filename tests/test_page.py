@@ -205,6 +205,13 @@ def test_several_experiments_are_listed_at_the_top(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_that_leave_no_domain_out_are_shown_as_such(tmp_path: Path) -> None:
+    keep(tmp_path, Run.plan("BackgroundDigits", "ERM", (), steps=41, evaluate_every=10), 0.8)
+    text = plain(page(tmp_path))
+    assert "ERM on BackgroundDigits, trial 0, step 40 scene1 scene2 scene3 scene4 60.0 60.0 60.0 60.0" in text
+    assert "nothing here says how these models do on an unseen one" in text and "been judged yet" not in text
+
+
 def test_runs_that_were_never_judged_make_a_page_too(tmp_path: Path) -> None:
     RunFolder(tmp_path, colours("ERM", "+90%")).create()
     assert "No run has been judged yet" in page(tmp_path)

@@ -36,6 +36,7 @@ def report(
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
     from domainwise.report.page import Asking, write_page
+    from domainwise.report.words import counted
 
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
@@ -46,4 +47,6 @@ def report(
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})
     else:
-        console.print(f"{path}: {len(collection.runs)} runs, {path.stat().st_size / 1e6:.2f} MB", soft_wrap=True)
+        console.print(
+            f"{path}: {counted(len(collection.runs), 'run')}, {path.stat().st_size / 1e6:.2f} MB", soft_wrap=True
+        )

@@ -1,5 +1,6 @@
 """What is asked of a figure, and what comes back."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from domainwise.data import title
 from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve
 from domainwise.report.tables import Group, in_order
@@ -49,6 +51,7 @@ class TooFew(UserError):
 
     def __init__(self, request: Request, needed: str, command: str) -> None:
         dataset = request.group.experiment.dataset
-        example = command.format(dataset=dataset, folder=request.folder)
-        whose = f"{request.algorithm} on {dataset}" if request.algorithm else dataset
+        name = shlex.quote(dataset.partition("#")[0])  # a folder of images goes by its path
+        example = command.format(dataset=name, folder=request.folder)
+        whose = f"{request.algorithm} on {title(dataset)}" if request.algorithm else title(dataset)
         super().__init__(f"{request.folder}: of {whose}, this figure needs {needed}; e.g. {example}")

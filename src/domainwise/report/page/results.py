@@ -13,7 +13,7 @@ from domainwise.report.palette import slots
 from domainwise.report.statistics import Choices, Difference, Estimate, accuracies, choices
 from domainwise.report.tables import AccuracyTable, Group, Row, groups, table_of
 from domainwise.report.words import counted
-from domainwise.sweep.collection import Collection
+from domainwise.sweep.collection import Collection, method
 
 AVERAGE = "average"
 Beside = Mapping[tuple[str, str], tuple[Published, PaperTable]]
@@ -80,6 +80,26 @@ class Section:
     facts: str
     views: dict[str, View]
     group: Group
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run that leaves no domain out: nothing is unseen, and only the held-out parts of its domains judge it."""
+
+    name: str
+    step: int
+    accuracies: dict[str, float]
+
+
+def wholes(collection: Collection) -> list[Whole]:
+    """After the last evaluation of each such run, in per cent."""
+    found = []
+    for curve in collection.curves:
+        if not curve.run.test_domains:
+            own = {d: 100 * float(curve.accuracy[d, split][-1]) for d, split in curve.accuracy if split == "out"}
+            name = f"{method(curve.run)} on {title(curve.run.dataset)}, trial {curve.run.trial}"
+            found.append(Whole(name, curve.steps[-1], own))
+    return found
 
 
 def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:

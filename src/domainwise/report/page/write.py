@@ -21,7 +21,7 @@ from domainwise.report.page import drawing
 from domainwise.report.page.models import Asking, Models, look
 from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
-from domainwise.report.page.results import Section, colours, sections
+from domainwise.report.page.results import Section, colours, sections, wholes
 from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
@@ -67,6 +67,7 @@ def render(folder: Path, collection: Collection, baseline: str, asking: Asking |
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
+        "wholes": wholes(collection),
         "more": [more(folder, section, asking) for section in shown],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
         "rule": usual_rule(shown, rules),
