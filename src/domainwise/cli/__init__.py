@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domainwise import logs, plugins
+from domainwise import logs, plugins, torchrun
 from domainwise.cli import (
     audit,
     bench,
@@ -34,7 +34,7 @@ from domainwise.cli import (
     train,
     weights,
 )
-from domainwise.cli.common import errors_console
+from domainwise.cli.common import console, errors_console
 from domainwise.errors import UserError
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app = typer.Typer(
 
 @app.callback()
 def everywhere(
+    context: typer.Context,
     plugin: Annotated[
         list[Path] | None, typer.Option(help="Python file with your own algorithms, networks or datasets.")
     ] = None,
@@ -56,6 +57,11 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.choose(verbose, log_file)
+    if torchrun.local_rank():  # the first process of the machine speaks for all
+        logs.configure(quiet=True)
+        console.quiet = errors_console.quiet = True
+    if torchrun.size() > 1 and context.invoked_subcommand != "train":
+        raise UserError(f"torchrun is for domainwise train; start domainwise {context.invoked_subcommand} without it")
     plugins.use(plugin or [])
 
 
@@ -92,4 +98,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments)
     except UserError as error:
         errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        sys.exit(torchrun.exit_status(2))

@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from domainwise import torchrun
 from domainwise.cli.common import errors_console
 from domainwise.errors import UserError
 
@@ -32,7 +33,7 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
         yield progress
     except Interrupted as stop:
         errors_console.print(f"{stop}; the same command continues from there")
-        raise typer.Exit(130) from None
+        raise typer.Exit(torchrun.exit_status(130)) from None
     except Busy as busy:
         raise UserError(f"{busy}; wait for it, or use another --out") from None
     finally:

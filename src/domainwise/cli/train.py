@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from domainwise import torchrun
 from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
     Augmentation,
@@ -104,6 +105,8 @@ def train(
     )
     with shown_training(str(run), run.steps) as progress:
         outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
+    if torchrun.rank():
+        return
     if outcome.status.status == "done":
         trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []

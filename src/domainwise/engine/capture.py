@@ -92,8 +92,7 @@ class Snapshot:
 
     def __init__(self, algorithm: Algorithm, tensors: Iterable[Tensor], generators: Iterable[torch.Generator]) -> None:
         self.algorithm = algorithm
-        changing = [*algorithm.parameters(), *algorithm.buffers(), *_moments(algorithm), *tensors]
-        self.values = [(tensor, tensor.detach().clone()) for tensor in changing]
+        self.values = [(tensor, tensor.detach().clone()) for tensor in (*changing(algorithm), *tensors)]
         default = [torch.default_generator]
         if algorithm.problem.low.is_cuda:
             default.append(torch.cuda.default_generators[algorithm.problem.low.get_device()])
@@ -149,6 +148,13 @@ def synchronisation_refused() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+def changing(algorithm: Algorithm) -> Iterator[Tensor]:
+    """The tensors of an algorithm that its steps may change."""
+    yield from algorithm.parameters()
+    yield from algorithm.buffers()
+    yield from _moments(algorithm)
 
 
 def _moments(algorithm: Algorithm) -> Iterator[Tensor]:

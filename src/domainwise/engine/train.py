@@ -17,10 +17,13 @@ from domainwise.algorithms import Algorithm
 from domainwise.claims import Claim
 from domainwise.data import Environments, find_dataset
 from domainwise.engine.apart import Surroundings, apart
+from domainwise.engine.capture import changing
+from domainwise.engine.crew import Crew, LeadersClaim, SharedFolder, join
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import Judge, parts_to_judge
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.session import Session
+from domainwise.engine.spread import spread_session
 from domainwise.engine.tracking import track_penalties
 from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
@@ -72,6 +75,8 @@ def train(
 
     Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
     and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
+
+    In processes started by torchrun all of them work on this one training (see `engine.spread`).
     """
     steps = training(
         run,
@@ -108,13 +113,15 @@ def training(
     place = pick_device(device)
     check_precision(run.precision, place)
     trackers.check(log_to)
-    data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
-    folder = RunFolder(files.writable_folder(Path(out)), run)
+    crew = join(place)
+    with crew.unanimous():
+        data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
+    folder = SharedFolder(crew.led(partial(files.writable_folder, Path(out))), run, crew)
     folder.create()
-    start = partial(Session, run, data, place, data_root)
-    steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
+    start = partial(Session, run, data, crew.device, data_root)
+    steps = _training(folder, start, crew, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from apart(steps, Surroundings(place, run.precision)))
+        return (yield from apart(steps, Surroundings(crew.device, run.precision)))
     except torch.OutOfMemoryError as error:
         reason = str(error).partition(". ")[0]
     gc.collect()  # only here, where the error is gone, and with it all that held on to the run's memory
@@ -125,18 +132,21 @@ def training(
 def _training(
     folder: RunFolder,
     start: Callable[[], Session],
+    crew: Crew,
     interruption: Interruption,
     retry: bool,
     log_to: Sequence[str],
     checkpoint_seconds: float,
 ) -> Training:
     run = folder.run
-    with Claim(folder.path) as claim, interruption:
+    with (Claim if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
         records, status = folder.read()
         if status is not None and not (retry and status.status == "failed"):
             claim.forget()
             return Outcome(run, records, status, folder.path, None)
-        session = start()
+        with crew.unanimous():
+            session = start()
+            spread_session(session, crew)
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
             session.load_state(checkpoint)
@@ -144,7 +154,8 @@ def _training(
         log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
         parts = parts_to_judge(run, session.environments)
         judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
-        listeners = Trackers(log_to, run, folder.path)
+        judge.capture &= crew.size == 1
+        listeners = Trackers(log_to if crew.leads else (), run, folder.path)
         started, saved = time.monotonic() - session.seconds, time.monotonic()
 
         status = Status(run.id, run.steps - 1, "done", "")
@@ -153,8 +164,9 @@ def _training(
             yield step
             if run.evaluated_at(step):
                 session.seconds = time.monotonic() - started
+                crew.follow(changing(session.algorithm))
                 scores = judge()
-                if session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values()):
+                if crew.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
                     status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
                     break
                 rows = [
@@ -167,12 +179,13 @@ def _training(
                 listeners.record(step, rows)
                 log.debug("%s: judged after step %d", run.id, step)
                 records += rows
-            if interruption.requested or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
+            stopping = crew.any(interruption.requested)
+            if stopping or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
                 session.seconds = time.monotonic() - started
                 claim.insist()
                 folder.save_checkpoint(session.state())
                 saved = time.monotonic()
-            if interruption.requested and step < run.steps - 1:
+            if stopping and step < run.steps - 1:
                 raise Interrupted(f"{run} stopped after step {step}")
         claim.insist()
         folder.finish(status, session.algorithm.state_dict())
