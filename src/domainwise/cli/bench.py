@@ -71,15 +71,19 @@ def bench(
 def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     title = f"{about['network']} on {about['dataset']}, {about['batch_size']} images per domain"
     table = Table(title=title, caption=f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
-    for heading in ("what", "precision", "form"):
-        table.add_column(heading)
-    for heading in ("ms", "images/s", "x plain", "of matrix rate", "start s", "peak GiB"):
+    table.add_column("what", no_wrap=True)
+    for heading in ("ms", "images/s", "x plain", "of matrix rate", "start s", "GiB"):
         table.add_column(heading, justify="right")
     for row in rows:
-        share = "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.1%}"
+        share = "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.0%}"
+        milliseconds = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:.0f}"
         table.add_row(
-            *(row["what"], row["precision"], row["form"]),
-            *(f"{row['milliseconds']:.3g}", f"{row['images_per_second']:.0f}", f"{row['times_plain']:.2f}"),
-            *(share, f"{row['start_seconds']:.1f}", f"{row['peak_gib']:.2f}"),
+            f"{row['what']}, {row['precision']}, {row['form']}",
+            milliseconds,
+            f"{row['images_per_second']:.0f}",
+            f"{row['times_plain']:.2f}",
+            share,
+            f"{row['start_seconds']:.1f}",
+            f"{row['peak_gib']:.2f}",
         )
     console.print(table)
