@@ -1,7 +1,9 @@
 """The documentation site: `make docs` builds it without network into docs/_build/html."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "src"))
@@ -24,3 +26,28 @@ html_theme = "furo"
 html_title = "domainwise"
 html_static_path: list[str] = []
 nitpicky = False
+
+
+def plain_words(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
+    """Docstrings here are plain words: `names` become code, indented lines stay as they are, nothing else is markup."""
+    told: list[str] = []
+    for line in lines:
+        if line.startswith("    "):
+            if told and not told[-1]:
+                told += ["::", ""]
+            told.append(line)
+        else:
+            parts = re.split(r"`([^`]+)`", line)
+            parts[::2] = [re.sub(r"([\\*|_])", r"\\\1", part) for part in parts[::2]]
+            told.append("".join(f"``{part}``\\ " if number % 2 else part for number, part in enumerate(parts)))
+    lines[:] = told
+
+
+def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options: Any) -> bool:
+    """Methods that scikit-learn adds to every estimator are described there."""
+    return skip or (name.startswith("set_") and name.endswith("_request"))
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", plain_words)
+    app.connect("autodoc-skip-member", left_out)
