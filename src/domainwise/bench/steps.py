@@ -1,8 +1,10 @@
 """Steps and evaluations, timed: the engine in its forms, and the plain loop, in one run."""
 
 import gc
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -18,6 +20,8 @@ from domainwise.engine.evaluation import Judge, Part, parts_to_judge
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
 from domainwise.runs import Run
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Bench:
         plain = self.run("ERM", "fp32")
         loop = PlainLoop(environments, plain.train_domains, self.network, self.batch_size, self.device)
         images = self.batch_size * len(plain.train_domains)
-        yield (first := self._row("plain loop", "fp32", "eager", loop.step, images, None, None))
+        yield (first := self._row("plain loop", "default", "eager", loop.step, images, None, None))
         rates = {}
         for precision in precisions:
             try:
@@ -69,10 +73,14 @@ class Bench:
             rates[precision] = matrix_rate(self.device, precision, self.budget / 4)
             for algorithm in algorithms:
                 for form in self._forms(algorithm, at_once):
-                    yield self._engine(algorithm, precision, form, images, first.milliseconds, rates[precision])
+                    try:
+                        yield self._engine(algorithm, precision, form, images, first.milliseconds, rates[precision])
+                    except torch.OutOfMemoryError:
+                        log.warning("%s, %s, %s does not fit the device", algorithm, precision, form)
         rows = list(self._parts(plain, environments).values())
         judged = sum(map(len, rows))
-        yield (first := self._row("plain evaluation", "fp32", "eager", lambda: loop.evaluate(rows), judged, None, None))
+        evaluate = partial(loop.evaluate, rows)
+        yield (first := self._row("plain evaluation", "default", "eager", evaluate, judged, None, None))
         for precision in rates:
             session, own = self._session(self.run("ERM", precision))
             form = "captured" if self.device.type == "cuda" else "eager"
@@ -97,14 +105,19 @@ class Bench:
     def _session(self, run: Run) -> tuple[Session, Surroundings]:
         own = Surroundings(self.device, run.precision)
         with own:
-            return Session(run, self.dataset.load(self.data_root).to(self.device), self.device), own
+            return Session(run, self.resident, self.device), own
+
+    @cached_property
+    def resident(self) -> Environments:
+        """The data on the device, once for all sessions."""
+        return self.dataset.load(self.data_root).to(self.device)
 
     def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Row:
         run = self.run(algorithm, precision)
         count = int(form.split()[0]) if form.endswith("in turns") else 1
         sessions = [self._session(replace(run, trial=trial)) for trial in range(count)]
         for session, _ in sessions:
-            if self.device.type == "cuda":
+            if self.device.type == "cuda" and not session.environments.streamed:
                 compile = form not in ("eager", "captured")
                 session.update = session.eager_update if form == "eager" else session.captured_update(compile=compile)
 
