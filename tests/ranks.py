@@ -141,6 +141,7 @@ def trainings(crew: Crew, folder: Path) -> dict[str, Any]:
     steps: list[int] = []
     return {
         "whole": trained(run(), "whole"),
+        "handed over": outcome_of(lambda: trained(run(), "handed", progress=signal_to_one)),
         "interrupted": outcome_of(lambda: trained(run(), "parts", progress=signal_to_one)),
         "continued": trained(run(), "parts", progress=steps.append),
         "steps": steps,

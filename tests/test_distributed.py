@@ -96,6 +96,14 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(seen: Seen) -> None:
         assert rank["steps"] == list(range(7, 12)), "then all go on from the leader's checkpoint, and rest when done"
 
 
+def test_one_process_can_continue_what_two_began(seen: Seen, out: Path) -> None:
+    steps: list[int] = []
+    train(run(), out / "out/handed", device="cpu", environments=few(), progress=steps.append)
+    assert steps == seen[0]["steps"]
+    models = [RunFolder(out / "out" / name, run()).load_model() for name in ("handed", "whole")]
+    assert all(torch.allclose(models[0][name], models[1][name], atol=1e-5) for name in models[1])
+
+
 def test_a_training_that_diverges_or_is_refused_ends_on_all_ranks(seen: Seen, out: Path) -> None:
     for rank in seen:
         assert rank["diverged"] == ("diverged", 0)

@@ -6,6 +6,7 @@ here. How many ranks there are is no part of a run's identity, since results agr
 """
 
 import atexit
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from domainwise.errors import UserError
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.runs import Run
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -65,7 +67,7 @@ class Crew:
             with listening():
                 dist.broadcast_object_list(answer)
         if answer[0] is None:
-            raise Lost("rank 0 has ended")
+            raise Lost("the first process of this training has ended; its own message says why")
         return answer[0][0]
 
     @contextmanager
@@ -108,8 +110,10 @@ def listening() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise Lost(f"another rank has ended, or cannot be reached ({reason})") from None
+        log.info("a message between ranks failed: %s", error)
+        raise Lost(
+            "another process of this training has ended or cannot be reached; its own message says why"
+        ) from None
 
 
 def join(device: torch.device) -> Crew:

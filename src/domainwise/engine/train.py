@@ -123,6 +123,8 @@ def training(
     try:
         return (yield from apart(steps, Surroundings(crew.device, run.precision)))
     except torch.OutOfMemoryError as error:
+        if not crew.leads:
+            raise  # said by this rank itself, since it may be the only one
         reason = str(error).partition(". ")[0]
     gc.collect()  # only here, where the error is gone, and with it all that held on to the run's memory
     torch.cuda.empty_cache()
