@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from commands import command
 from domainwise import torchrun
 from domainwise.engine.crew import Crew
 from domainwise.engine.spread import check, spread
@@ -20,7 +21,7 @@ from domainwise.engine.train import train
 from domainwise.errors import UserError
 from domainwise.nets import build
 from domainwise.records import RunFolder
-from helpers import command, make
+from helpers import make
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
 
 Seen = list[dict[str, Any]]
