@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -319,3 +320,9 @@ def test_compiled_networks_train_the_same_and_are_compiled_once(name: str) -> No
         counts.append(len(compilations))
     assert counts[0] > 0 and counts[1] == counts[0], "a second run of the same shapes finds them compiled"
     assert not [m for m in algorithm.modules() if "forward" in vars(m)], "nothing is left behind"
+
+
+def test_the_page_lists_every_algorithm_that_is_captured() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
+    listed = page.partition("captured equals eager within")[2].partition(";")[0]
+    assert [name for name in EVERY if name not in listed.replace(",", " ").split()] == []

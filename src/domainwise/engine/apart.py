@@ -48,9 +48,11 @@ class Surroundings:
             self._exit = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.random = torch.get_rng_state()
         self._exit.close()
+        if kind is not None and self.gpu:
+            self.stream.synchronize()  # before the run's memory goes to others, on whose streams it would be in use
 
 
 def apart(steps: Generator[T, None, R], surroundings: Surroundings) -> Generator[T, None, R]:
