@@ -185,6 +185,16 @@ def test_domains_that_do_not_differ_show_little() -> None:
     assert "neither kind of shift is clearly there" in measured.sentence
 
 
+def test_what_is_known_by_heart_is_no_shift() -> None:
+    """Two hundred numbers of pure noise tell 150 samples apart that were learned, and no others."""
+    generator = torch.Generator().manual_seed(0)
+    domains = {name: (torch.randn(300, 200, generator=generator).numpy(), torch.arange(300) % 2) for name in "ab"}
+    measured = measure_shift(Environments.from_arrays(domains, name="noise"), ["b"], Setup("mlp", device="cpu"))
+    (shift,) = measured.shifts
+    assert len(shift.sides.test) == 150 and abs(shift.sides.told_apart - 0.5) < 0.1
+    assert "neither kind of shift is clearly there" in measured.sentence
+
+
 def test_too_few_images() -> None:
     with pytest.raises(UserError, match="images per side are left"):
         measure_shift(vectors("few", 30), ["a"], Setup("mlp", device="cpu"))
@@ -198,11 +208,11 @@ def test_features_that_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    few = ("shift", "ColoredMNIST-embedded", "--test-domain", "-90%", "--images", 400, "--device", "cpu")
+    few = ("shift", "ColoredMNIST-embedded", "--test-domain", "-90%", "--images", 1200, "--device", "cpu")
     status, out, _ = command(capsys, *few, "--json", "--out", "a.pdf")
     told = json.loads(out)
     assert status == 0 and Path("a.pdf").exists() and told["network"] == "mlp"
-    assert told["correlation"] > 0.2 > 0.02 > told["diversity"] and told["shifts"][0]["images_per_side"] <= 400
+    assert told["correlation"] > 0.2 > 0.02 > told["diversity"] and told["shifts"][0]["images_per_side"] <= 600
     status, out, _ = command(capsys, *few, "--fixed", "--trials", 2)
     assert status == 0 and "2 seeds, thresholds fixed" in out and "i.i.d. control" in out
     status, _, err = command(capsys, "shift", "ColoredMNIST-embedded", "--test-domain", "nowhere")

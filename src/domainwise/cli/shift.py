@@ -27,7 +27,7 @@ def shift(
     network: Annotated[str | None, typer.Option(help="What learns the features (default: by the data).")] = None,
     weights: Weights = "",
     image_size: Annotated[int | None, typer.Option(help="Height and width, where images can be resized.")] = None,
-    images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 10_000,
+    images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 20_000,
     trials: Annotated[int, typer.Option(help="Repetitions with other weights and samples.", min=1)] = 1,
     fixed: Annotated[
         bool, typer.Option("--fixed", help="OoD-Bench's fixed thresholds instead of calibrated ones.")
@@ -74,7 +74,7 @@ def shift(
 def _table(measured: "DatasetShift") -> Table:
     count = len(measured.values("diversity"))
     table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
-    for heading in ("unseen", "diversity", "correlation", "told apart", "images per side"):
+    for heading in ("unseen", "diversity", "correlation", "told apart", "measured per side"):
         table.add_column(heading, justify="left" if heading == "unseen" else "right")
     for unseen in measured.unseen:
         own = [shift for shift in measured.shifts if shift.unseen == unseen]
