@@ -18,6 +18,7 @@ from domainwise.engine.spread import spread
 from domainwise.engine.train import Interrupted, train
 from domainwise.errors import UserError
 from domainwise.nets import Network
+from domainwise.records import RunFolder
 from domainwise.runs import Run
 from helpers import CLASSES, SHAPE, advance, batches, features, make
 from processes import quick_context
@@ -125,10 +126,16 @@ def conversations(crew: Crew) -> dict[str, Any]:
     }
 
 
+def touched(*_: object) -> None:
+    raise AssertionError("only the leader touches the run's folder")
+
+
 def trainings(crew: Crew, folder: Path) -> dict[str, Any]:
     """Whole trainings: undisturbed, interrupted and continued, diverged, refused."""
     data = few()
     own = folder / "out" if crew.leads else folder / "nowhere"  # only the leader's counts
+    for name in () if crew.leads else ("create", "read", "append", "save_checkpoint", "load_checkpoint", "finish"):
+        setattr(RunFolder, name, touched)
 
     def trained(which: Run, where: str, **settings: Any) -> Any:
         ended = train(which, own / where, device="cpu", environments=data, checkpoint_seconds=0, **settings)

@@ -22,9 +22,11 @@ from domainwise.errors import UserError
 from domainwise.nets import build
 from domainwise.records import RunFolder
 from helpers import make
+from processes import listening
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
 
 Seen = list[dict[str, Any]]
+LOOPBACK = "0100007F"
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +179,11 @@ def test_torchrun_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("*/records.jsonl")) and process.poll() is None:
         time.sleep(0.1)
+    (claim,) = tmp_path.glob("*/claim.1")
+    heard = listening(json.loads(claim.read_text())["pid"])
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
+    assert heard == {LOOPBACK}
     assert "the same command continues from there" in error and error.count("stopped after step") == 1
     (checkpoint,) = tmp_path.glob("*/checkpoint.pt")
     stopped = torch.load(checkpoint, weights_only=True)["next_step"]
