@@ -26,8 +26,10 @@ from domainwise.protocol import seeds
 
 MOST = 20_000
 """Images per side, at most: half of them to learn features on, half to measure them."""
-SMALL = 0.05
+SMALL = 0.1
 """Below this neither kind of shift is called one."""
+TOLD = 0.6
+"""How often the sides must be told apart for more images to be worth a try."""
 APART = 3
 """How many times the one must be the other to dominate."""
 
@@ -112,6 +114,9 @@ class DatasetShift:
         larger, smaller = max(diversity, correlation), min(diversity, correlation)
         if larger < SMALL:
             verdict = "neither kind of shift is clearly there"
+            told = sum(shift.sides.told_apart for shift in self.shifts) / len(self.shifts)
+            if told > TOLD:
+                verdict += f", though the sides are told apart in {100 * told:.0f} %: more images may show one"
         elif larger > APART * smaller:
             verdict = f"{'diversity' if diversity > correlation else 'correlation'} shift dominates"
         else:
