@@ -48,7 +48,7 @@ def after_steps(trained: Algorithm, dtype: torch.dtype = torch.float64) -> dict[
 
 def run(name: str = "DAT", **given: Any) -> Run:
     hparams = {"batch_size": BATCH, "dropout": 0.2} | given.pop("hparams", {})
-    settings = {"steps": 12, "evaluate_every": 5, "track": ["penalties"]} | given
+    settings = {"steps": 12, "evaluate_every": 5, "track": ["penalties"], "augmentation": "domainbed"} | given
     return Run.plan("BackgroundDigits", name, [0], hparams=hparams, **settings)
 
 
