@@ -11,6 +11,7 @@ from domainwise.data import DATASETS, Dataset
 from domainwise.paper.conditions import CLEAN
 from domainwise.paper.presets import Smaller, reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable
+from domainwise.records import RunFolder, Status
 from domainwise.report.beside import compare, unlike
 from domainwise.report.tables import tables
 from domainwise.runs import Run
@@ -165,6 +166,15 @@ def test_a_reproduction_says_by_how_much_it_is_smaller(reproduce: Command) -> No
     assert f"Ours, {said}." in " ".join(result.out.split()) and "1 x 1 x 21" in result.out
     dry = reproduce("--dry-run")
     assert dry.out.startswith("3 runs, 0 still to do") and f"({said})" in dry.out
+
+
+def test_a_failed_run_does_not_hide_the_others(reproduce: Command, tmp_path: Path) -> None:
+    failed, *others = collect(tmp_path).runs
+    RunFolder(tmp_path, failed).append([Status(failed.id, 20, "failed", "the roof fell in")])
+    result = reproduce("--json")
+    assert result.status == 1 and "the roof fell in" in result.err
+    ours = {cell["paper"]["domain"] for cell in standard_json(result.out)["cells"] if cell["mean"] is not None}
+    assert {domain for run in others for domain in run.test_domains} <= ours
 
 
 def test_a_reproduction_as_json_is_one_object(reproduce: Command) -> None:

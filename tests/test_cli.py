@@ -227,6 +227,8 @@ def test_a_diverged_run_exits_with_one_and_says_so(domainwise: Command, extra: t
     assert result.status == 1 and "diverged" in result.err and "not finite" in " ".join(result.err.split())
     if extra:
         assert standard_json(result.out)["status"] == "diverged"
+    else:
+        assert "Records: " in result.out and "Model: " not in result.out, "there is none"
 
 
 def test_ctrl_c_while_training_says_how_to_continue(domainwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:

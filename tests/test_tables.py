@@ -242,6 +242,17 @@ def test_reasons_are_shown_as_they_are(domainwise: Command, tmp_path: Path, reas
     assert result.status == 0 and f"{PLAN.runs()[0].id} failed at step 0: {reason}\n" in result.err
 
 
+def test_tables_and_the_best_so_far_go_by_the_rule_of_the_dataset(domainwise: Command, tmp_path: Path) -> None:
+    plan = Plan("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+    plan.save(tmp_path)
+    for run, accuracy in zip(plan.runs(), (0.7, 0.6), strict=True):
+        keep(tmp_path, run, accuracy)
+    (table,) = standard_json(domainwise("table", tmp_path, "--json").out)["tables"]
+    assert table["selection"] == "validation-domain" and table["rows"][0]["cells"]["test"]["mean"] == 70
+    status = domainwise("status", tmp_path).out
+    assert "best by validation-domain validation so far: ERM, draw 0, trial 0: 70.0 %; 70.0 % on test" in status
+
+
 def test_status_as_json(domainwise: Command, standing: Path) -> None:
     _, failed, diverged, *_ = PLAN.runs()
     found = standard_json(domainwise("status", standing, "--json").out)

@@ -328,6 +328,8 @@ def test_the_command(
     shown = commands(capsys)(*command)
     assert shown.status == 0 and told["sentence"] in shown.out and "selected by training-domain validation" in shown.out
     estimate = commands(capsys)(*command, "--dry-run")
-    assert "6 runs: ERM, DAT, each of 3 domains left out" in estimate.out and "0 still to do" in estimate.out
+    assert "6 runs: ERM, DAT, each of 3 domains left out" in estimate.err and "6 runs, 0 still to do" in estimate.out
+    estimate = commands(capsys)(*command, "--dry-run", "--json")
+    assert json.loads(estimate.out) == {"runs": 6, "missing": 0, "seconds": 0, "workers": 2, "lacking": []}
     wrong = commands(capsys)("compare", "--data", "photos", "--dataset", "BackgroundDigits")
     assert wrong.is_one_line_error and "not both" in wrong.err

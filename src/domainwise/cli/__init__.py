@@ -27,6 +27,7 @@ from domainwise.cli import (
     report,
     reproduce,
     shift,
+    status,
     sweep,
     table,
     template,
@@ -75,7 +76,7 @@ app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=bench.EXAMPLES)(bench.bench)
 app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(epilog=sweep.STATUS_EXAMPLES)(sweep.status)
+app.command(epilog=status.EXAMPLES)(status.status)
 app.command(epilog=table.EXAMPLES)(table.table)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=figure.EXAMPLES)(figure.figure)

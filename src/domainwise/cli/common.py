@@ -37,6 +37,10 @@ Own = Annotated[
     Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images of --data that cannot be decoded.")]
+Network = Annotated[
+    str, typer.Option(help="See: domainwise list; auto: the dataset's, and for --data by the weights here.")
+]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")]
 ImageSize = Annotated[
     int | None, typer.Option(help="Height and width to load images at (default: the dataset's, or as --network wants).")
 ]

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,8 +11,10 @@ from domainwise.cli.common import (
     Augmentation,
     DataRoot,
     Device,
+    EvaluateEvery,
     ImageSize,
     Json,
+    Network,
     Own,
     Precision,
     Seed,
@@ -24,7 +26,7 @@ from domainwise.cli.common import (
     parse_hparams,
     print_json,
 )
-from domainwise.cli.sweep import DryRun, Workers
+from domainwise.cli.sweep import DryRun, Workers, tell
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -41,8 +43,8 @@ def compare(
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="(default: the dataset's).")] = None,
-    network: Annotated[str | None, typer.Option(help="See: domainwise list (default: the dataset's).")] = None,
+    evaluate_every: EvaluateEvery = None,
+    network: Network = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
@@ -75,7 +77,7 @@ def compare(
     from domainwise.shipping.tune import refitted
     from domainwise.sweep.events import Settings
 
-    chosen, network = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     search = Search(
         chosen,
         names(algorithms),
@@ -84,10 +86,10 @@ def compare(
         hparams=parse_hparams(hparam or []),
         steps=steps,
         evaluate_every=evaluate_every,
-        network=network,
+        network=named,
         image_size=image_size,
         augmentation=augmentation,
-        weights=planned(network or "", weights, data_root),
+        weights=planned(named or "", weights, data_root),
         precision=pick_precision(precision, device),
         seed=seed,
     )
@@ -96,10 +98,10 @@ def compare(
         f"{len(search.runs)} runs: {', '.join(search.algorithms)}, each of {len(search.domains)} domains left out, "
         f"{hparams} draws, {trials} trials; see {runs}"
     )
-    if dry_run:
-        _estimate(search, settings, workers, told)
-        return
     errors_console.print(told, highlight=False, soft_wrap=True)
+    if dry_run:
+        tell(search.runs, settings, {"on": "local", "workers": workers}, as_json=as_json)
+        return
     try:
         with closing(search.execute(settings, workers)) as events:
             statuses = follow(search.runs, events, errors_console, runs)
@@ -124,21 +126,3 @@ def compare(
     console.print(f"Best on the domains left out: {told}", highlight=False, soft_wrap=True, markup=False)
     if out is not None:
         console.print(f"Model: {out} (for predict, evaluate, export, drift).", highlight=False, soft_wrap=True)
-
-
-def _estimate(search: Any, settings: Any, workers: int | None, told: str) -> None:
-    import os
-
-    from domainwise.report.words import duration
-    from domainwise.sweep.estimate import estimate_seconds
-    from domainwise.sweep.events import ended
-
-    missing = [run for run in search.runs if ended(run, settings) is None]
-    seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
-    at_once = workers or os.cpu_count() or 1
-    console.print(
-        f"{told}; {len(missing)} still to do: about {duration(seconds / at_once)} with {at_once} at once, measured by "
-        "a few real steps of each algorithm",
-        highlight=False,
-        soft_wrap=True,
-    )

@@ -1,4 +1,4 @@
-"""The data of `train` and `sweep`: a dataset by name or a folder of the user's own, and the network it begins with."""
+"""The data of a training or a search: a dataset by name or a folder of the user's own, and its first network."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ PRETRAINED, SCRATCH = "resnet18", "small-cnn"
 
 
 def choose(
-    dataset: str | None, own: Path | None, skip_bad: bool, network: str | None, weights: str, data_root: Path | None
+    dataset: str | None, own: Path | None, skip_bad: bool, network: str, weights: str, data_root: Path | None
 ) -> tuple[Dataset, str | None]:
     """The data, and the network if one was named or had to be chosen: for a folder, by whether there are weights."""
-    network = None if network == "auto" else network
+    named = None if network == "auto" else network
     if own is not None and dataset is not None:
         raise UserError("give either --dataset NAME or --data DIR, not both")
     name = dataset if own is None else str(own)
@@ -24,14 +24,14 @@ def choose(
     if own is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
         if skip_bad:
             raise UserError("--skip-bad goes with --data DIR: a published dataset is whole, or fetched again")
-        return find_dataset(name), network
+        return find_dataset(name), named
     data = image_folder(name, skip_bad=skip_bad)
     for note in scan(Path(name).expanduser().resolve()).notes():
         errors_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
-    if network is None:
-        network, why = _begin_with(weights, data_root)
+    if named is None:
+        named, why = _begin_with(weights, data_root)
         errors_console.print(why, highlight=False, markup=False, soft_wrap=True)
-    return data, network
+    return data, named
 
 
 def _begin_with(weights: str, data_root: Path | None) -> tuple[str, str]:

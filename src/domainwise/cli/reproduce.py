@@ -1,7 +1,7 @@
 """`domainwise reproduce`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from domainwise.cli.common import (
     print_json,
 )
 from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, parse_per_gpu, run_plans
+
+if TYPE_CHECKING:
+    from domainwise.sweep.collection import Collection
 
 EXAMPLES = (
     "Examples:  [bold]domainwise reproduce table1 --dataset ColoredMNIST --algorithms ERM,DAT --hparams 4[/]   ·   "
@@ -59,7 +62,6 @@ def reproduce(
     from domainwise.paper.presets import Smaller, reproduction
     from domainwise.paper.tables import find_table
     from domainwise.report import beside
-    from domainwise.sweep.collection import collect
     from domainwise.sweep.events import Settings
 
     found = find_table(table)
@@ -81,6 +83,14 @@ def reproduce(
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
+
+    def show(collection: "Collection") -> None:
+        rows = beside.compare(table, collection)
+        if as_json:
+            print_json(beside.as_json(table, rows))
+        else:
+            console.print(beside.terminal(table, rows))
+
     run_plans(
         plans,
         Settings(folder, device, data_root, retry, tuple(log_to or ())),
@@ -88,11 +98,5 @@ def reproduce(
         dry_run=dry_run,
         as_json=as_json,
         unlike=planned_differences(found, plans),
+        show=show,
     )
-    if dry_run:
-        return
-    rows = beside.compare(table, collect(folder))
-    if as_json:
-        print_json(beside.as_json(table, rows))
-    else:
-        console.print(beside.terminal(table, rows))

@@ -1,24 +1,22 @@
-"""`domainwise sweep` and `domainwise status`."""
+"""`domainwise sweep`."""
 
-import shlex
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
 
 from domainwise.cli.common import (
     Augmentation,
     DataRoot,
     Device,
+    EvaluateEvery,
     FullCurves,
     ImageSize,
     Json,
     LogTo,
+    Network,
     Own,
     Precision,
     Seed,
@@ -30,6 +28,7 @@ from domainwise.cli.common import (
     parse_hparams,
     print_json,
 )
+from domainwise.cli.status import list_failures, standing_json
 from domainwise.errors import UserError
 
 EXAMPLES = (
@@ -37,8 +36,6 @@ EXAMPLES = (
     "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 2 --on ray[/]"
     "   ·   [bold]domainwise sweep --data ~/photos --algorithms ERM,DAT --hparams 5[/]"
 )
-STATUS_EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
-WATCH_SECONDS = 2.0
 
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
 Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
@@ -64,8 +61,8 @@ def sweep(
     space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="(default: the dataset's).")] = None,
-    network: Annotated[str, typer.Option(help="auto: the dataset's, and for --data by the weights here.")] = "auto",
+    evaluate_every: EvaluateEvery = None,
+    network: Network = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
@@ -134,12 +131,12 @@ def run_plans(
     dry_run: bool,
     as_json: bool,
     unlike: Sequence[str] | None = None,
+    show: Callable[[Any], None] | None = None,
 ) -> None:
     """Executes plans into one folder and shows what came out, by the rules of selection of the plans' datasets.
 
-    Of plans that reproduce the paper, `unlike` says where they differ from it; what came out is then shown elsewhere.
+    Of plans that reproduce the paper, `unlike` says where they differ from it; `show` then shows what came out.
     """
-    from domainwise.data import find_dataset
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
     from domainwise.report.tables import tables
@@ -163,13 +160,14 @@ def run_plans(
         errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
         raise typer.Exit(130) from None
     stands = standing(settings.out, runs)
-    rules = dict.fromkeys(find_dataset(plan.dataset).selection for plan in plans)
-    collected = collect(settings.out) if unlike is None else None
-    found = [table for rule in rules for table in tables(collected, rule)] if collected else []
-    if unlike is None and as_json:
-        print_json({"standing": standing_json(stands), "tables": [table.as_json() for table in found]})
-    elif unlike is None:
-        for table in found:
+    collected = collect(settings.out)
+    if show is not None:
+        show(collected)
+    elif as_json:
+        found = [table.as_json() for table in tables(collected)]
+        print_json({"standing": standing_json(stands), "tables": found})
+    else:
+        for table in tables(collected):
             console.print(terminal(table))
         console.print(
             f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
@@ -190,7 +188,12 @@ def parse_per_gpu(text: str) -> int | None:
 
 
 def tell(
-    runs: Sequence[Any], settings: Any, place: Mapping[str, Any], *, as_json: bool, unlike: Sequence[str] | None
+    runs: Sequence[Any],
+    settings: Any,
+    place: Mapping[str, Any],
+    *,
+    as_json: bool,
+    unlike: Sequence[str] | None = None,
 ) -> None:
     """How many runs there are, how long they would take where that can be measured here, and what they lack."""
     from domainwise.engine.devices import pick_device
@@ -232,56 +235,3 @@ def _unlike(differences: Sequence[str] | None) -> str:
     if differences is None:
         return ""
     return f" (unlike the paper: {'; '.join(differences)})" if differences else " (the paper's full search)"
-
-
-def list_failures(stands: Any) -> None:
-    """Each failure with its reason, and how to try again."""
-    for status in (*stands.failed, *stands.diverged):
-        line = f"{status.run} {status.status} at step {status.step}: {status.reason}"
-        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
-    if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
-        command = shlex.join(["domainwise", *sys.argv[1:]])
-        errors_console.print(f"to try the failed runs again: {command} --retry", soft_wrap=True, highlight=False)
-    elif stands.failed:
-        errors_console.print("to try the failed runs again: the sweep's own command with --retry")
-
-
-def standing_json(stands: Any) -> dict[str, Any]:
-    return {
-        "total": stands.total,
-        "done": stands.done,
-        "running": stands.running,
-        "remaining": stands.remaining,
-        "failed": [{"run": s.run, "reason": s.reason} for s in stands.failed],
-        "diverged": [{"run": s.run, "reason": s.reason} for s in stands.diverged],
-    }
-
-
-def status(
-    folder: Annotated[Path, typer.Argument(help="The sweep's folder (its --out).")],
-    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Where a sweep stands, from another terminal or machine: done, running, failed, remaining, time left, best."""
-    from domainwise.sweep.plan import planned_runs, saved_plans
-    from domainwise.sweep.status import best_so_far, standing
-
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
-    runs = planned_runs(list(saved_plans(folder)))
-    if not runs:
-        raise UserError(f"{folder} holds no plan of a sweep: give the folder of a sweep (its --out)")
-    stands = standing(folder, runs)
-    if as_json:
-        print_json(standing_json(stands))
-        return
-    if watch:
-        with Live(str(stands), console=console, refresh_per_second=4, transient=True) as live:
-            while stands.remaining or stands.running:
-                time.sleep(WATCH_SECONDS)
-                stands = standing(folder, runs)
-                live.update(str(stands))
-    console.print(str(stands), highlight=False, soft_wrap=True)
-    if best := best_so_far(folder, runs):
-        console.print(best, highlight=False, soft_wrap=True, markup=False)
-    list_failures(stands)

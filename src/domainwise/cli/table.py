@@ -21,8 +21,11 @@ FORMATS = ("terminal", "markdown", "latex", "csv", "json")
 def table(
     folder: Annotated[Path, typer.Argument(help="A sweep's folder, or an output folder of DomainBed.")],
     selection: Annotated[
-        str, typer.Option(help="training-domain, leave-one-domain-out, oracle, validation-domain, or all.")
-    ] = ("training-domain"),
+        str | None,
+        typer.Option(
+            help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's)."
+        ),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
     baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
     paper: Annotated[
@@ -40,8 +43,8 @@ def table(
     form = "json" if as_json else form
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    if selection != "all" and selection not in RULES:
-        raise unknown("selection rule", selection, [*RULES, "all"])
+    if selection not in (None, "all", *RULES):
+        raise unknown("selection rule", str(selection), [*RULES, "all"])
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
     collection = collect_any(folder)
@@ -57,12 +60,11 @@ def table(
         else:
             raise UserError(f"--paper is shown as terminal, markdown or json, not {form}")
         return
-    rules = list(RULES) if selection == "all" else [selection]
+    rules: list[str | None] = [*RULES] if selection == "all" else [selection]
     found = [one for rule in rules for one in tables(collection, rule, baseline)]
     if not found:
-        raise UserError(
-            f"{folder}: nothing to show; no run there has the evaluations that {selection} validation needs"
-        )
+        rule = f"{selection} validation" if selection else "its dataset's selection rule"
+        raise UserError(f"{folder}: nothing to show; no run there has the evaluations that {rule} needs (try all)")
     if form == "json":
         print_json({"tables": [one.as_json() for one in found]})
     elif form == "csv":

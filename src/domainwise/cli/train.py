@@ -12,10 +12,12 @@ from domainwise.cli.common import (
     Augmentation,
     DataRoot,
     Device,
+    EvaluateEvery,
     FullCurves,
     ImageSize,
     Json,
     LogTo,
+    Network,
     Own,
     Precision,
     Seed,
@@ -47,17 +49,12 @@ def train(
     ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain (default: all others).")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
-    network: Annotated[
-        str,
-        typer.Option(help="See: domainwise list; auto: the dataset's, and for --data by the weights here."),
-    ] = "auto",
+    network: Network = "auto",
     image_size: ImageSize = None,
     augmentation: Augmentation = None,
     weights: Weights = "",
     steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
-    evaluate_every: Annotated[
-        int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")
-    ] = None,
+    evaluate_every: EvaluateEvery = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: Precision = "auto",
@@ -127,7 +124,8 @@ def train(
             seen = "unseen" if r.domain in run.test_domains else "trained on"
             table.add_row(f"{r.domain} ({seen})", r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
         console.print(table)
-        console.print(f"Model: {out} (for predict, evaluate, export, drift). Records: {outcome.folder}", soft_wrap=True)
+        model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
+        console.print(f"{model}Records: {outcome.folder}", soft_wrap=True)
     if outcome.status.status != "done":
         errors_console.print(f"{run} {outcome.status.status}: {outcome.status.reason}")
         raise typer.Exit(1)

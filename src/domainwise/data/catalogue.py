@@ -136,6 +136,11 @@ def title(name: str) -> str:
     return Path(folder["path"]).name if folder else name
 
 
+def usual_selection(name: str) -> str:
+    """The rule that a dataset's published numbers go by."""
+    return DATASETS.find(name).selection if name in DATASETS else "training-domain"
+
+
 def dataset(
     *,
     domains: tuple[str, ...],

@@ -32,7 +32,7 @@ def section(name: str, command: Any) -> str:
     options = [p for p in command.params if p.param_type_name == "option" and p.name not in _EVERYWHERE]
     usage = " ".join(["domainwise", *([name] if name else []), *(_shown(argument) for argument in arguments)])
     title = f"`{usage}`" if name else "Before every command"
-    lines = [f"## {title}", "", inspect.cleandoc(command.help or "") if name else "", ""]
+    lines = [f"## {title}", "", *([_plain(inspect.cleandoc(command.help or "")), ""] if name else [])]
     rows = [(_shown(p), p.help or "") for p in arguments] + [(_names(p), _words(p)) for p in options]
     if rows:
         lines += ["| | |", "|---|---|", *(f"| `{left}` | {_cell(right)} |" for left, right in rows), ""]
@@ -74,8 +74,8 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
 
 
-def _plain(example: str) -> str:
-    return re.sub(r"\[/?(bold)?\]", "", example).removeprefix("Examples:").strip()
+def _plain(marked: str) -> str:
+    return re.sub(r"\[/?(bold)?\]", "", marked).removeprefix("Examples:").strip()
 
 
 if __name__ == "__main__":

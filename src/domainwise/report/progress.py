@@ -71,7 +71,7 @@ class Watch:
 
     @property
     def best_line(self) -> str:
-        return f"best by training-domain validation so far: {self.best[1]}" if self.best else ""
+        return self.best[1] if self.best else ""
 
 
 def follow(runs: Sequence[Run], events: Iterable[Event], console: Console, out: Path) -> dict[Run, Status]:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from domainwise.data import DATASETS, title
+from domainwise.data import DATASETS, title, usual_selection
 from domainwise.protocol.selection import Curve
 from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.sweep.collection import Collection, Experiment, method
@@ -101,9 +101,12 @@ class AccuracyTable:
         return asdict(self)
 
 
-def tables(collection: Collection, rule: str, baseline: str = "ERM") -> list[AccuracyTable]:
-    """A table per group of experiments that the rule can judge."""
-    found = (table_of(group, selected(group.curves, rule), rule, baseline) for group in groups(collection))
+def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM") -> list[AccuracyTable]:
+    """A table per group of experiments that the rule (by default each dataset's usual one) can judge."""
+    found = []
+    for group in groups(collection):
+        chosen = rule or usual_selection(group.experiment.dataset)
+        found.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
     return [table for table in found if table.rows]
 
 

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from domainwise.claims import holder
-from domainwise.protocol.selection import Curve, training_domain
+from domainwise.data import usual_selection
+from domainwise.protocol.selection import RULES, Curve
 from domainwise.records import RunFolder, Status
 from domainwise.report.words import duration
 from domainwise.runs import Run
@@ -57,21 +60,24 @@ def standing(folder: Path, runs: Sequence[Run]) -> Standing:
 
 
 def promise(curve: Curve) -> tuple[float, str] | None:
-    """How good a run looks by training-domain validation, and what it reaches there on the unseen domains, in words."""
-    scores = training_domain(curve, "") if curve.steps else None
-    if scores is None:
+    """How good a run looks by its dataset's rule, and what it reaches there on the unseen domains, in words."""
+    run, rule = curve.run, usual_selection(curve.run.dataset)
+    found = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
+    known = [scores for scores in found if scores is not None]
+    if not known:
         return None
-    at, run = int(scores.argmax()), curve.run
+    mean = np.mean(known, axis=0)
+    at = int(mean.argmax())
     unseen = [f"{100 * curve.accuracy[domain, 'in'][at]:.1f} % on {domain}" for domain in run.test_domains]
-    words = f"{method(run)}, draw {run.draw}, trial {run.trial}: {100 * scores[at]:.1f} %; {', '.join(unseen)}"
-    return float(scores[at]), words
+    words = f"{method(run)}, draw {run.draw}, trial {run.trial}: {100 * mean[at]:.1f} %; {', '.join(unseen)}"
+    return float(mean[at]), f"best by {rule} validation so far: {words}"
 
 
 def best_so_far(folder: Path, runs: Sequence[Run]) -> str | None:
     """The most promising run, in words."""
     found = [promise(read_curve(RunFolder(folder, run))[0]) for run in runs]
     best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)
-    return f"best by training-domain validation so far: {best[1]}" if best else None
+    return best[1] if best else None
 
 
 SAMPLED = 200

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from domainwise import files
-from domainwise.data import DATASETS
+from domainwise.data import usual_selection
 from domainwise.errors import UserError
 from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
@@ -101,7 +101,7 @@ def more(folder: Path, section: Section, asking: Asking | None) -> More:
 def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
     """The one that the first dataset's published numbers go by, where the runs here can be judged by it."""
     dataset = shown[0].group.experiment.dataset if shown else ""
-    usual = DATASETS.find(dataset).selection if dataset in DATASETS else ""
+    usual = usual_selection(dataset)
     return usual if usual in rules else next(iter(rules), "")
 
 

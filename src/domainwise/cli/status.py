@@ -1,0 +1,69 @@
+"""`domainwise status`."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.errors import UserError
+
+EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
+WATCH_SECONDS = 2.0
+
+
+def list_failures(stands: Any) -> None:
+    """Each failure with its reason, and how to try again."""
+    for status in (*stands.failed, *stands.diverged):
+        line = f"{status.run} {status.status} at step {status.step}: {status.reason}"
+        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
+        command = shlex.join(["domainwise", *sys.argv[1:]])
+        errors_console.print(f"to try the failed runs again: {command} --retry", soft_wrap=True, highlight=False)
+    elif stands.failed:
+        errors_console.print("to try the failed runs again: the sweep's own command with --retry")
+
+
+def standing_json(stands: Any) -> dict[str, Any]:
+    return {
+        "total": stands.total,
+        "done": stands.done,
+        "running": stands.running,
+        "remaining": stands.remaining,
+        "failed": [{"run": s.run, "reason": s.reason} for s in stands.failed],
+        "diverged": [{"run": s.run, "reason": s.reason} for s in stands.diverged],
+    }
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder (its --out).")],
+    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Where a sweep stands, from another terminal or machine: done, running, failed, remaining, time left, best."""
+    from domainwise.sweep.plan import planned_runs, saved_plans
+    from domainwise.sweep.status import best_so_far, standing
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
+    runs = planned_runs(list(saved_plans(folder)))
+    if not runs:
+        raise UserError(f"{folder} holds no plan of a sweep: give the folder of a sweep (its --out)")
+    stands = standing(folder, runs)
+    if as_json:
+        print_json(standing_json(stands))
+        return
+    if watch:
+        with Live(str(stands), console=console, refresh_per_second=4, transient=True) as live:
+            while stands.remaining or stands.running:
+                time.sleep(WATCH_SECONDS)
+                stands = standing(folder, runs)
+                live.update(str(stands))
+    console.print(str(stands), highlight=False, soft_wrap=True)
+    if best := best_so_far(folder, runs):
+        console.print(best, highlight=False, soft_wrap=True, markup=False)
+    list_failures(stands)
