@@ -159,9 +159,10 @@ def test_what_decoding_changes_is_noted(photos: Path) -> None:
     exif[0x0112] = 6
     picture(7).save(folder / "turned.jpg", exif=exif)
     (photos / "readme.txt").touch()
+    (photos / "new camera" / "cat").mkdir(parents=True)
     found = check(photos)
     assert found.notes == [
-        f"ignored 1 in {photos} (hidden, not an image, or not at its place): readme.txt",
+        f"ignored 2 in {photos} (hidden, empty, not an image, or not at its place): readme.txt, new camera",
         "1 image grey: repeated to three channels",
         "1 image with transparency: shown on white",
         "1 image CMYK: converted to RGB",

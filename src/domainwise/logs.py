@@ -33,7 +33,7 @@ def configure(quiet: bool = False) -> None:
     screen = logging.StreamHandler(sys.stderr)
     loud = logging.INFO if os.environ.get(VERBOSE) else logging.WARNING
     screen.setLevel(logging.ERROR if quiet else loud)
-    screen.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    screen.setFormatter(logging.Formatter("note: %(message)s"))
     logger.addHandler(screen)
     if path := os.environ.get(FILE):
         try:

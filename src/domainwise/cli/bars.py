@@ -22,7 +22,8 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
     from domainwise.engine.train import Interrupted
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
+    silent = not errors_console.is_terminal  # a bar that cannot move would be an empty line
+    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
     task = bar.add_task(escape(description), total=steps)
 
     def progress(step: int) -> None:

@@ -22,7 +22,8 @@ def download_bar() -> Iterator[Callable[["Download"], "Told"]]:
     Ctrl-C says that the download can be continued.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True)
+    silent = not errors_console.is_terminal  # a bar that cannot move would be an empty line
+    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
 
     def progress(download: "Download") -> "Told":
         bar.start()

@@ -116,9 +116,9 @@ def Digits(root: Path) -> Environments:
     if absent:
         there = ",".join(name for name in OTHERS if name in domains)
         absent = {name: f"{reason}, or test on what is there: {there}" for name, reason in absent.items()}
-        log.warning("note: Digits in %s is without %s: domainwise data get Digits", root, ", ".join(absent))
+        log.warning("Digits in %s is without %s: domainwise data get Digits", root, ", ".join(absent))
     for name, (_, labels) in domains.items():
         if len(labels) != PUBLISHED[name]:
-            log.warning("note: %s has %s digits, published are %s", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")
+            log.warning("%s has %s digits, published are %s", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")
     arrays = {name: (images.numpy(), labels.numpy()) for name, (images, labels) in domains.items()}
     return replace(Environments.from_arrays(arrays, name="Digits", classes=tuple("0123456789")), absent=absent)

@@ -73,19 +73,23 @@ class Folder:
         if not self.ignored:
             return []
         named = ", ".join(self.ignored[:3]) + (", ..." if len(self.ignored) > 3 else "")
-        return [f"ignored {len(self.ignored)} in {self.path} (hidden, not an image, or not at its place): {named}"]
+        why = "hidden, empty, not an image, or not at its place"
+        return [f"ignored {len(self.ignored)} in {self.path} ({why}): {named}"]
 
 
 def scan(path: Path) -> Folder:
-    """Looks through DIR/<domain>/<class>/; stray files and hidden folders are ignored, but noted."""
+    """Looks through DIR/<domain>/<class>/; stray files, hidden folders and empty domains are ignored, but noted."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: {LAYOUT}")
     pictures: list[Picture] = []
     ignored: list[str] = []
     for domain in _folders(path, path, ignored):
+        before = len(pictures)
         for label in _folders(domain, path, ignored):
             found = _images(label, path, ignored)
             pictures += (Picture(domain.name, label.name, file) for file in found)
+        if len(pictures) == before:
+            ignored.append(domain.name)
     if not pictures:
         shallow = any(_images(folder, path, []) for folder in _folders(path, path, []))
         hint = "; they lie one folder too high: put each domain's classes into a folder of its own" if shallow else ""
@@ -110,7 +114,7 @@ class _Loader:
         if found.bad and not self.skip_bad:
             raise bad_images([(folder.files[number], reason) for number, reason in found.bad.items()])
         for number, reason in found.bad.items():
-            log.warning("note: left out %s: %s", folder.files[number], reason)
+            log.warning("left out %s: %s", folder.files[number], reason)
         return as_environments(folder, found.images, found.bad)
 
 

@@ -35,7 +35,8 @@ def spread(files: Sequence[Path], what: str, **job: Any) -> Iterator[tuple[int, 
     answers = map(decode.work, jobs) if len(files) <= FEW else _by_helpers(jobs)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=len(files) <= FEW) as bar:
+    silent = len(files) <= FEW or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
         task = bar.add_task(what, total=len(files))
         for chunk, found in zip(chunks, answers, strict=True):
             yield from zip(chunk, found, strict=True)

@@ -23,7 +23,7 @@ def in_class_folders(folder: Path, names: Sequence[str]) -> Listed:
     listed: Listed = []
     for label, name in enumerate(names):
         if not (folder / name).is_dir():
-            log.warning("note: %s has no folder %r", folder, name)
+            log.warning("%s has no folder %r", folder, name)
             continue
         files = (file for file in sorted((folder / name).iterdir()) if not file.name.startswith("."))
         listed += ((file, label) for file in files if file.suffix.lower() in SUFFIXES)
@@ -39,7 +39,7 @@ def as_environments(
     listed = [picture for pictures in domains.values() for picture in pictures]
     files = [file for file, _ in listed]
     if len(files) != published:
-        log.warning("note: %s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
+        log.warning("%s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
     found = decode(files, size, label=name, which=f"{name} in {root}", cache=cache_root(root))
     if found.bad:
         number, reason = next(iter(found.bad.items()))

@@ -53,7 +53,7 @@ def convert(root: Path) -> None:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if absent:
-        log.warning("note: %s of %s annotated images are not in %s", f"{absent:,}", f"{len(wanted):,}", images)
+        log.warning("%s of %s annotated images are not in %s", f"{absent:,}", f"{len(wanted):,}", images)
 
 
 def _entries(file: Path) -> set[tuple[str, str, str]]:

@@ -33,7 +33,7 @@ def domain_samples(environments: Environments, path: Path, columns: int = 10) ->
 
 
 def folder_samples(found: Check, path: Path, most: int = 10) -> None:
-    """The first readable image of every class in every domain, as many as a sheet holds; a gap where there is none."""
+    """The first readable image of every class in every domain, as many as a sheet holds; "none" where there is none."""
     first: dict[tuple[str, str], Path] = {}
     for picture in found.facts:
         first.setdefault((picture.domain, picture.label), picture.file)
@@ -44,6 +44,8 @@ def folder_samples(found: Check, path: Path, most: int = 10) -> None:
             file = first.get((domain, label))
             image = torch.from_numpy(read(file, 128)) / 255 if file else torch.ones(3, 128, 128)
             show(axis, image, plain(label, 14) if domain == domains[0] else "")
+            if file is None:
+                axis.text(64, 64, "none", ha="center", va="center", color="grey")
         line[0].set_ylabel(plain(domain, 20), rotation=0, ha="right", va="center")
     left_out = len(found.folder.domains) > most or len(found.folder.classes) > most
     figure.suptitle(
