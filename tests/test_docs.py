@@ -4,6 +4,7 @@ Commands run as written, with fewer steps, draws and trials appended (a repeated
 that cannot run on a machine without data, network or minutes is preceded by `<!-- not run: reason -->`.
 """
 
+import multiprocessing
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from domainwise.data import DATASETS
 from domainwise.nets import NETWORKS
 from domainwise.report.commands import commands_page
 from folders import make_folder
+from processes import quick_context
 from small_data import small_data_root
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +36,8 @@ SMALLER = {
     "sweep": "--steps 3 --hparams 1 --trials 1 --device cpu --workers 2",
     "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu",
     "compare": "--steps 3 --hparams 1 --trials 1 --device cpu",
-    "shift": "--images 64 --device cpu",
+    "shift": "--images 300 --device cpu",
+    "report": "--no-models",
 }
 
 
@@ -109,6 +112,8 @@ def test_every_block_runs(
     assert {block.kind for block in todo} <= {"python", "bash"}, "say of another kind that it is shown only"
     if not todo:
         pytest.skip("no block to run on this page")
+    context = quick_context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda *_: context)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_DATA", str(small_data_root(tmp_path_factory.mktemp("data"))))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))

@@ -2,10 +2,7 @@
 
 import json
 import multiprocessing
-import re
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,17 +139,3 @@ def test_mistakes_are_one_line(
     assert status == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1, err
     assert complaint in err
     assert not list(tmp_path.iterdir()), "nothing half-written"
-
-
-def test_the_code_in_the_readme_runs(tmp_path: Path) -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.S)
-    assert len(blocks) == 2
-    use = (
-        "\nrun = dw.Run.plan('BackgroundDigits', 'SquaredRisks', [0], steps=2)\nprint(dw.train(run, 'r').status.status)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks) + use], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "done" and "scene1 in" in result.stdout

@@ -90,8 +90,6 @@ class Run:
         """
         data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).suited(network)
         method = ALGORITHMS.find(algorithm)
-        if len(data.classes) < 2:
-            raise UserError(f"{data.name} has one class only ({data.classes[0]}): nothing to tell apart")
         test = _domains(data, test_domains)
         validation = tuple(domain for domain in data.validation if domain not in test)
         rest = [domain for domain in data.domains if domain not in (*test, *validation, *data.unseen)]
