@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from domainwise import logs
+from domainwise import logs, plugins
 from domainwise.data import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.records import Status
@@ -191,6 +191,7 @@ def _work(pipe: "Connection[tuple[str, News], Run]", settings: Settings, number:
     os.setsid()  # Ctrl-C in the terminal reaches the driver, which tells its workers
     torch.set_num_threads(1)
     logs.configure(quiet=True)  # the driver has said what there is to say
+    plugins.use(settings.plugins)
     if pick_device(settings.device).type == "cuda":
         torch.cuda.set_device(number % torch.cuda.device_count())
     turns, born = Turns(settings), time.monotonic()
