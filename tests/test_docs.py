@@ -15,14 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-from domainwise import plugins
-from domainwise.algorithms import ALGORITHMS
 from domainwise.cli import main
-from domainwise.data import DATASETS
-from domainwise.nets import NETWORKS
 from domainwise.report.commands import commands_page
 from folders import make_folder
 from processes import quick_context
+from registries import nothing_stays_registered  # noqa: F401 (a fixture)
 from small_data import small_data_root
 
 ROOT = Path(__file__).parent.parent
@@ -91,15 +88,7 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         Path(target).write_text(capsys.readouterr().out)
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a page registers is gone after it."""
-    for registry in (ALGORITHMS, NETWORKS, DATASETS):
-        monkeypatch.setattr(registry, "_things", dict(registry._things))
-    monkeypatch.setattr(plugins, "_loaded", set(plugins._loaded))
-    monkeypatch.setenv(plugins.VARIABLE, "")
-
-
+@pytest.mark.usefixtures("nothing_stays_registered")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_runs(
     page: Path,

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from commands import commands
 from domainwise import plugins
+from registries import nothing_stays_registered  # noqa: F401 (a fixture)
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 
@@ -27,10 +30,8 @@ def domainwise(folder: Path, *arguments: str, **environment: str) -> subprocess.
 
 
 def template(folder: Path, kind: str) -> Path:
-    result = domainwise(folder, "template", kind)
-    assert result.returncode == 0, result.stderr
     path = folder / f"my {kind}.py"
-    path.write_text(result.stdout)
+    path.write_text(resources.files("domainwise.templates").joinpath(f"{kind}.py").read_text())
     return path
 
 
@@ -42,11 +43,20 @@ def template(folder: Path, kind: str) -> Path:
         ("dataset", ("--dataset", "Bars", "--algorithm", "DAT", "--test-domain", "dark")),
     ],
 )
-def test_every_template_runs_as_it_is(kind: str, uses: tuple[str, ...], tmp_path: Path) -> None:
-    file = template(tmp_path, kind)
-    result = domainwise(tmp_path, "--plugin", file.name, "train", *uses, *QUICK, "--json")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["status"] == "done"
+@pytest.mark.usefixtures("nothing_stays_registered")
+def test_every_template_runs_as_it_is(
+    kind: str,
+    uses: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = commands(capsys)
+    (tmp_path / "mine.py").write_text(run("template", kind).out)
+    result = run("--plugin", "mine.py", "train", *uses, *QUICK, "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["status"] == "done"
 
 
 def test_worker_processes_know_the_plugin_and_the_list_names_it(tmp_path: Path) -> None:
@@ -104,12 +114,14 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_one_line(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("nothing_stays_registered")
+def test_a_plugin_that_cannot_be_used_is_one_line(
+    name: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    result = domainwise(tmp_path, "--plugin", name, "list")
-    assert result.returncode == 2 and complaint in result.stderr
-    assert "Traceback" not in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    result = commands(capsys)("--plugin", tmp_path / name, "list")
+    assert result.is_one_line_error and complaint in result.err
 
 
 def test_help_does_not_wait_for_torch(tmp_path: Path) -> None:
