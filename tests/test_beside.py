@@ -1,5 +1,7 @@
 """The paper's numbers beside ours, from records made by hand, and what is said of how they differ."""
 
+import csv
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -52,18 +54,29 @@ def test_cells_are_matched_by_dataset_algorithm_domain_and_selection(
 
 
 @pytest.mark.parametrize(("paper", "ours", "missing"), [("cmnist", 16, 8), ("table1", 2, 70)])
-@pytest.mark.parametrize("form", ["terminal", "markdown"])
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex"])
 def test_what_was_not_run_is_marked(
     domainwise: Command, tmp_path: Path, paper: str, form: str, ours: int, missing: int
 ) -> None:
     result = domainwise("table", sweep(tmp_path / "runs"), "--paper", paper, "--format", form)
     assert result.status == 0 and result.err == ""
-    lines = [line for line in result.out.splitlines() if "ColoredMNIST" in line or "not run" in line]
+    lines = [
+        line for line in result.out.replace(r"\pm", "±").splitlines() if "ColoredMNIST" in line or "not run" in line
+    ]
     assert sum("not run" in line for line in lines) == missing
     found = [line for line in lines if "2 x 2 x 21" in line]
     assert len(found) == ours and all(re.search(r"(51|61)\.0 ± 0\.7", line) for line in found)
     (dat,) = [line for line in found if "DAT" in line and "average" in line and "oracle" in line]
     assert "68.4 ± 2.0" in dat and "-7.4" in dat
+
+
+def test_cells_as_comma_separated_values(domainwise: Command, tmp_path: Path) -> None:
+    result = domainwise("table", sweep(tmp_path / "runs"), "--paper", "cmnist", "--format", "csv")
+    lines = list(csv.DictReader(io.StringIO(result.out)))
+    assert len(lines) == 24 and sum(line["our mean"] == line["steps"] == "" for line in lines) == 8
+    (dat,) = [li for li in lines if (li["method"], li["domain"], li["selection"]) == ("DAT", "average", "oracle")]
+    numbers = [float(dat[name]) for name in ("paper mean", "paper error", "our mean", "our error", "steps")]
+    assert numbers == pytest.approx([68.4, 2.0, 61.0, 1 / 2**0.5, 21])
 
 
 def test_every_cell_is_selected_by_the_rule_of_the_paper(tmp_path: Path) -> None:

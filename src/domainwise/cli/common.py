@@ -69,7 +69,8 @@ def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, 
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"{option} {pair!r}: write NAME=VALUE, e.g. {option} eps=2")
+            example = "eps=2" if option == "--hparam" else "slurm_partition=gpu"
+            raise UserError(f"{option} {pair!r}: write NAME=VALUE, e.g. {option} {example}")
         try:
             value = json.loads(text)
         except ValueError:

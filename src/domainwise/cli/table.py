@@ -55,16 +55,20 @@ def table(
             print_json(beside.as_json(paper, rows))
         elif form == "terminal":
             console.print(beside.terminal(paper, rows))
-        elif form == "markdown":
-            console.file.write(beside.markdown(paper, rows))
+        elif form == "csv":
+            console.file.write(beside.comma_separated(rows))
         else:
-            raise UserError(f"--paper is shown as terminal, markdown or json, not {form}")
+            console.file.write((beside.markdown if form == "markdown" else beside.latex)(paper, rows))
         return
+    if not collection.runs:
+        raise UserError(f"{folder}: nothing to show; give the folder of a sweep (its --out), or of DomainBed")
     rules: list[str | None] = [*RULES] if selection == "all" else [selection]
     found = [one for rule in rules for one in tables(collection, rule, baseline)]
     if not found:
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
-        raise UserError(f"{folder}: nothing to show; no run there has the evaluations that {rule} needs (try all)")
+        raise UserError(
+            f"{folder}: nothing to show; no run there has the evaluations that {rule} needs; see --selection all"
+        )
     if form == "json":
         print_json({"tables": [one.as_json() for one in found]})
     elif form == "csv":

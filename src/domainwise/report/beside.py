@@ -1,5 +1,7 @@
 """The paper's numbers beside ours, cell by cell, with how much was searched; what was not run is marked."""
 
+import csv
+import io
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from domainwise.paper import presets
 from domainwise.paper.conditions import Conditions, differences
 from domainwise.paper.presets import Cell
 from domainwise.paper.tables import OVER_DATASETS, TABLES, PaperTable, Published, find_table
-from domainwise.report.formats import bars
+from domainwise.report.formats import bars, booktabs, tex, tex_number
 from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import NETWORK as DOMAINBED
@@ -196,6 +198,27 @@ def markdown(name: str, rows: list[Comparison]) -> str:
     lines += [f"| {' | '.join(map(bars, line))} |" for line in _lines(rows)]
     lines += ["", *[f"- {note}" for note in _notes(name, rows)]]
     return "\n".join(lines) + "\n"
+
+
+def latex(name: str, rows: list[Comparison]) -> str:
+    """For the packages booktabs and amsmath."""
+    table = find_table(name)
+    lines = [[*map(tex, line[:4]), *map(tex_number, line[4:7]), tex(line[7])] for line in _lines(rows)]
+    return booktabs(HEADINGS, lines, 4, [f"Table {table.number} ({table.label}): {table.title}", *_notes(name, rows)])
+
+
+def comma_separated(rows: list[Comparison]) -> str:
+    """One line per cell of the paper; ours are empty where they were not run."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ("paper mean", "paper error", "our mean", "our error", "draws", "trials", "steps")
+    writer.writerow(["dataset", "setting", "method", "domain", "selection", *names])
+    for row in rows:
+        cell, ours = row.paper, row.ours
+        effort = (ours.draws, ours.trials, ours.steps) if ours is not None else (None, None, None)
+        where = (cell.dataset, cell.setting, row.method, row.place, cell.selection)
+        writer.writerow([*where, cell.mean, cell.error, row.mean, row.error, *effort])
+    return out.getvalue()
 
 
 def as_json(name: str, rows: list[Comparison]) -> dict[str, Any]:

@@ -81,18 +81,22 @@ def bars(text: str) -> str:
 
 def latex(table: AccuracyTable) -> str:
     """For the packages booktabs and amsmath."""
+    lines = [[tex(name), *[tex_number(*cell) for cell in line]] for name, line in cells(table)]
+    return booktabs(headings(table), lines, 1, [f"{table.title}; {table.caption}"])
 
-    def number(text: str, bold: bool) -> str:
-        if not re.search(r"\d", text):
-            return tex(text)
-        body = text.replace("±", r"\pm")
-        return rf"$\mathbf{{{body}}}$" if bold else f"${body}$"
 
-    names = headings(table)
-    lines = [r"\begin{tabular}{l" + "r" * (len(names) - 1) + "}", r"\toprule"]
-    lines += [" & ".join(map(tex, names)) + r" \\", r"\midrule"]
-    lines += [" & ".join([tex(name), *[number(*cell) for cell in line]]) + r" \\" for name, line in cells(table)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", f"% {table.title}; {table.caption}", ""])
+def booktabs(names: Sequence[str], lines: Sequence[Sequence[str]], words: int, notes: Sequence[str]) -> str:
+    """A tabular whose first columns are words and the rest numbers, then notes as comments."""
+    head = [rf"\begin{{tabular}}{{{'l' * words}{'r' * (len(names) - words)}}}", r"\toprule"]
+    body = [" & ".join(map(tex, names)) + r" \\", r"\midrule", *(" & ".join(line) + r" \\" for line in lines)]
+    return "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), ""])
+
+
+def tex_number(text: str, bold: bool = False) -> str:
+    if not re.search(r"\d", text):
+        return tex(text)
+    body = text.replace("±", r"\pm")
+    return rf"$\mathbf{{{body}}}$" if bold else f"${body}$"
 
 
 def tex(text: str) -> str:
