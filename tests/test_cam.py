@@ -194,6 +194,23 @@ def test_the_command_writes_a_grid(
     assert status == 0 and (tmp_path / "grid.pdf").read_bytes().startswith(b"%PDF") and "grid.pdf" in out
 
 
+def test_a_model_trained_on_every_domain_looks_at_given_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(np.full((40, 50), 128, np.uint8)).save(tmp_path / "a.png")
+    small = {"batch_size": 4}
+    train(Run.plan("BackgroundDigits", "ERM", (), steps=1, hparams=small), tmp_path / "model", device="cpu")
+    status, out, _ = command(capsys, "cam", "model", "--images", "a.png", "--json")
+    told = json.loads(out)
+    assert status == 0 and told["unseen"] is None and [run["method"] for run in told["runs"]] == ["ERM"]
+    status, _, err = command(capsys, "cam", "model")
+    assert status == 2 and err.count("\n") == 1 and "or --images" in err
+    train(Run.plan("BackgroundDigits", "DAT", (), steps=1, hparams=small), tmp_path / "model", device="cpu")
+    status, _, err = command(capsys, "cam", "model", "--images", "a.png")
+    assert status == 2 and "no run there leaves a domain out: name one run's folder" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

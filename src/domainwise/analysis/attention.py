@@ -42,7 +42,7 @@ class Comparison:
     """The same images through the eyes of several models. `area` is what an even heatmap would have inside."""
 
     dataset: str
-    unseen: str
+    unseen: str | None  # the domain the images are of; None for a user's own
     classes: tuple[str, ...]
     images: Tensor  # uint8 [N, C, H, W]
     labels: Tensor | None
@@ -70,7 +70,7 @@ def common_unseen(models: Sequence[Trained]) -> str:
         if all(domain not in trained.run.train_domains for trained in models):
             return domain
     runs = "; ".join(str(trained.run) for trained in models)
-    raise UserError(f"no domain is unseen by all of: {runs}. Give runs that leave out the same domain")
+    raise UserError(f"no domain is unseen by all of: {runs}. Give runs that leave out the same domain, or --images")
 
 
 def compare_attention(
@@ -99,15 +99,17 @@ def compare_on_images(
     models: Sequence[Trained], images: Tensor, layer: str | None = None, method: str = "grad-cam"
 ) -> Comparison:
     """Grad-CAM of every model on images of the user's own, uint8 [N, C, H, W]."""
-    data, unseen = models[0].environments, common_unseen(models)
-    sights = tuple(see(trained, images, unseen, layer, method) for trained in models)
-    return Comparison(data.name, unseen, data.classes, images, None, sights, method)
+    data = models[0].environments
+    sights = tuple(see(trained, images, None, layer, method) for trained in models)
+    return Comparison(data.name, None, data.classes, images, None, sights, method)
 
 
-def see(trained: Trained, images: Tensor, domain: str, layer: str | None = None, method: str = "grad-cam") -> Sight:
+def see(
+    trained: Trained, images: Tensor, domain: str | None, layer: str | None = None, method: str = "grad-cam"
+) -> Sight:
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
     data, algorithm = trained.environments, trained.algorithm
-    number = trained.domain_number(domain)
+    number = None if domain is None else trained.domain_number(domain)
     x = data.normalise(images.to(data.device))
 
     def predict(x: Tensor) -> Tensor:

@@ -25,15 +25,16 @@ class Wanted:
 
 
 def chosen_folders(paths: Sequence[Path], wanted: Wanted | None = None) -> list[Path]:
-    """The folders of runs that ended well: each path is one, or holds those of a sweep."""
+    """The folders of runs that ended well: each path is one, or that of a training, or holds those of a sweep."""
     folders: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder: give the folder of a run (OUT/<run id>) or of a sweep")
-        if not (path / "run.json").exists() and any(path.glob("*/run.json")):
+        inside = [] if (path / "run.json").exists() else [file.parent for file in path.glob("*/run.json")]
+        if len(inside) > 1 or (inside and wanted not in (None, Wanted())):
             folders += best_of_sweep(path, wanted or Wanted())
         else:
-            folders.append(finished(path).path)
+            folders.append(finished(inside[0] if inside else path).path)
     return list(dict.fromkeys(folders))
 
 
@@ -46,9 +47,11 @@ def best_of_sweep(folder: Path, wanted: Wanted) -> list[Path]:
     dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
     grouped = searches([curve for curve in usable if curve.run.dataset == dataset])
     grouped = {key: found for key, found in grouped.items() if _fits(key[2], key[3], wanted)}
+    known = sorted({domain for curve in usable for domain in curve.run.test_domains})
+    if not known:
+        raise UserError(f"{folder}: no run there leaves a domain out: name one run's folder ({folder}/<run id>)")
     if not grouped:
         asked = f"unseen {wanted.unseen or 'any'}, trial {'any' if wanted.trial is None else wanted.trial}"
-        known = sorted({domain for curve in usable for domain in curve.run.test_domains})
         raise UserError(f"{folder}: no run with {asked}; unseen domains there: {', '.join(known)}")
     methods: dict[tuple[str, str, int], list[Run]] = {}
     for (_, source, unseen, trial), found in grouped.items():

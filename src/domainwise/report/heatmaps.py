@@ -38,6 +38,12 @@ def heatmap_grid(comparison: Comparison) -> Figure:
         axis.set_title(
             sight.name if sight.inside is None else f"{sight.name}\n{sight.inside.mean:.1f} % inside", fontsize=9
         )
-    title = f"{METHODS[comparison.method]} on {plain(comparison.dataset)}, {plain(comparison.unseen)} unseen"
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(f"{METHODS[comparison.method]} {_where(comparison)}", fontsize=10)
     return figure
+
+
+def _where(comparison: Comparison) -> str:
+    dataset = plain(comparison.dataset)
+    if comparison.unseen is None:
+        return f"of models trained on {dataset}"
+    return f"on {dataset}, {plain(comparison.unseen)} unseen"
