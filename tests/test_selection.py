@@ -235,7 +235,7 @@ def test_the_best_of_every_column_is_bold() -> None:
     cells = rendered(table())
     assert cells["ERM"] == ["61.0 ± 0.7", "[bold]81.0 ± 0.7[/bold]", "71.0 ± 0.7", ""]
     assert cells["DAT"][:3] == ["[bold]71.5 ± 1.1[/bold]", "80.0 ± 0.7", "[bold]75.8 ± 0.9[/bold]"]
-    assert cells["IRM"][:2] == ["50.0 ± 0.0", "not run"]
+    assert cells["IRM"][:2] == ["50.0", "not run"]
 
 
 def test_the_difference_to_the_baseline_is_paired() -> None:
@@ -248,7 +248,7 @@ def test_the_difference_to_the_baseline_is_paired() -> None:
 
 def test_an_average_over_no_complete_trial_hides_no_other() -> None:
     scores: Scores = {"ERM": {"a": {0: 50.0}, "b": {1: 50.0}}, "DAT": {"a": {0: 60.0}, "b": {0: 60.0}}}
-    assert rendered(table(scores))["DAT"][2] == "[bold]60.0 ± 0.0[/bold]"
+    assert rendered(table(scores))["DAT"][2] == "[bold]60.0[/bold]"
     assert "bold" not in rendered(table(scores))["ERM"][2]
 
 

@@ -17,14 +17,14 @@ Choices = dict[str, dict[str, dict[int, Choice]]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its standard error over n values."""
+    """A mean and its standard error over n values, which a single one does not have."""
 
     mean: float
     error: float
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.error:.1f}"
+        return f"{self.mean:.1f} ± {self.error:.1f}" if self.n > 1 else f"{self.mean:.1f}"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
