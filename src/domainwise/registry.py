@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from domainwise import plugins
-from domainwise.errors import unknown
+from domainwise.errors import UserError, unknown
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Registry(Generic[T]):
 
     def find(self, name: str) -> T:
         if name not in self:
-            raise unknown(self.kind, name, self._things)
+            raise UserError(f"{unknown(self.kind, name, self._things)} (one of your own: name its file with --plugin)")
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:

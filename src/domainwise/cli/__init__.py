@@ -46,6 +46,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file")
+"""The options of every command, without a value and with one."""
+
 
 @app.callback()
 def everywhere(
@@ -94,9 +97,25 @@ app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 
 
+def in_front(arguments: Sequence[str]) -> list[str]:
+    """The options of every command moved before its name, so that users may put them where they like."""
+    front: list[str] = []
+    rest = list(arguments)
+    at = 0
+    while at < len(rest) and rest[at] != "--":
+        name, equals, _ = rest[at].partition("=")
+        takes = 1 if name in VALUED and not equals else 0
+        if name in VALUED or rest[at] in FLAGS:
+            front += rest[at : at + 1 + takes]
+            del rest[at : at + 1 + takes]
+        else:
+            at += 1
+    return front + rest
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     try:
-        app(arguments)
+        app(in_front(sys.argv[1:] if arguments is None else arguments), prog_name="domainwise")
     except UserError as error:
         errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(torchrun.exit_status(2))

@@ -17,7 +17,7 @@ EXAMPLES = (
     "[bold]domainwise cam runs/erm/1f0c0ffee0000000 --images cow.jpg --images camel.jpg[/]"
 )
 
-Runs = Annotated[list[Path], typer.Argument(help="Folders of runs (OUT/<run id>), or of a sweep: one run per method.")]
+Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")]
 OfDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
 OfDomain = Annotated[str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")]
 OfTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]

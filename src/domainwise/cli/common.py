@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from domainwise.cli import complete
 from domainwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ Own = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images of --data that cannot be decoded.")]
 Network = Annotated[
-    str, typer.Option(help="See: domainwise list; auto: the dataset's, and for --data by the weights here.")
+    str,
+    typer.Option(
+        help="See: domainwise list; auto: the dataset's, and for --data by the weights here.",
+        autocompletion=complete.networks,
+    ),
 ]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")]
 ImageSize = Annotated[

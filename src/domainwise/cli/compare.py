@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
     Augmentation,
@@ -35,10 +36,12 @@ EXAMPLES = (
 
 
 def compare(
-    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)] = None,
     data: Own = None,
     skip_bad: SkipBad = False,
-    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,CORAL,DAT",
+    algorithms: Annotated[
+        str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)
+    ] = "ERM,CORAL,DAT",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 3,
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,

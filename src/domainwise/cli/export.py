@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.common import console
 from domainwise.cli.predict import ModelFolder
 
@@ -16,7 +17,9 @@ EXAMPLES = (
 
 def export(
     model: ModelFolder,
-    to: Annotated[str, typer.Option(help="onnx, or torch (torch.export).")] = "onnx",
+    to: Annotated[
+        str, typer.Option(help="onnx, or torch (torch.export).", autocompletion=complete.among("onnx", "torch"))
+    ] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: model.onnx or model.pt2 in MODEL).")] = None,
 ) -> None:
     """Write a model as one file for other runtimes, checked against the model.

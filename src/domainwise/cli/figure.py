@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.common import Json, console, print_json
 
 EXAMPLES = (
@@ -15,7 +16,13 @@ EXAMPLES = (
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help="curves, eps-alpha, radius, norms, batch-size or penalties.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="curves, eps-alpha, radius, norms, batch-size or penalties.",
+            autocompletion=complete.among("curves", "eps-alpha", "radius", "norms", "batch-size", "penalties"),
+        ),
+    ],
     folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
     out: Annotated[
         Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")

@@ -16,7 +16,8 @@ EXAMPLES = (
 
 def perturbations(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run of DAT, UAT or EnsembleUAT (OUT/<run id>), or of a sweep with one.")
+        Path,
+        typer.Argument(help="Folder of a run or training of DAT, UAT or EnsembleUAT, or of a sweep with one."),
     ],
     out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path("perturbations.png"),
     data_root: DataRoot = None,

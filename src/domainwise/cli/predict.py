@@ -88,7 +88,8 @@ def predict(
             file.write(rows.getvalue().encode(errors="surrogateescape"))
         console.print(f"{len(found) - unreadable} predictions: {csv_file}", soft_wrap=True, highlight=False)
     if unreadable:
-        errors_console.print(f"{unreadable} of {len(found)} images could not be read; the rest were predicted")
+        rest = "the rest were predicted" if unreadable < len(found) else "there was nothing to predict"
+        errors_console.print(f"{unreadable} of {len(found)} images could not be read; {rest}")
         raise typer.Exit(1)
 
 

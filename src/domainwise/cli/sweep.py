@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.common import (
     Augmentation,
     DataRoot,
@@ -47,10 +48,12 @@ Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed befor
 
 
 def sweep(
-    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)] = None,
     data: Own = None,
     skip_bad: SkipBad = False,
-    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,DAT",
+    algorithms: Annotated[
+        str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)
+    ] = "ERM,DAT",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
     setting: Annotated[str, typer.Option(help="multi: leave one domain out; single: train on one.")] = "multi",

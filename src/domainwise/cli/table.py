@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.common import Json, console, errors_console, print_json
 from domainwise.errors import UserError, unknown
 
@@ -23,7 +24,10 @@ def table(
     selection: Annotated[
         str | None,
         typer.Option(
-            help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's)."
+            help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's).",
+            autocompletion=complete.among(
+                "training-domain", "leave-one-domain-out", "oracle", "validation-domain", "all"
+            ),
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from domainwise.cli import complete
 from domainwise.cli.common import console
 from domainwise.errors import unknown
 
@@ -15,7 +16,9 @@ EXAMPLES = (
 KINDS = ("algorithm", "network", "dataset")
 
 
-def template(kind: Annotated[str, typer.Argument(help="algorithm, network or dataset.")]) -> None:
+def template(
+    kind: Annotated[str, typer.Argument(help="algorithm, network or dataset.", autocompletion=complete.among(*KINDS))],
+) -> None:
     """Print a file that adds an algorithm, network or dataset of your own; it runs as it is."""
     if kind not in KINDS:
         raise unknown("template", kind, KINDS)

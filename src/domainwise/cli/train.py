@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from domainwise import torchrun
+from domainwise.cli import complete
 from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
     Augmentation,
@@ -38,11 +39,14 @@ EXAMPLES = (
 
 def train(
     dataset: Annotated[
-        str | None, typer.Option(help="See: domainwise list (default: BackgroundDigits, unless --data).")
+        str | None,
+        typer.Option(
+            help="See: domainwise list (default: BackgroundDigits, unless --data).", autocompletion=complete.datasets
+        ),
     ] = None,
     data: Own = None,
     skip_bad: SkipBad = False,
-    algorithm: Annotated[str, typer.Option(help="See: domainwise list.")] = "DAT",
+    algorithm: Annotated[str, typer.Option(help="See: domainwise list.", autocompletion=complete.algorithms)] = "DAT",
     test_domain: Annotated[
         list[str] | None,
         typer.Option(help="Unseen domain, name or number; repeat for several (default: the first; none of --data)."),

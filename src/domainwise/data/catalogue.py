@@ -113,7 +113,7 @@ class Dataset:
         if image_size in (None, self.image_size):
             return self.image_size
         if not self.resizable:
-            raise UserError(f"{self.title} has images of {self.image_size} pixels only: leave out the image size")
+            raise UserError(f"{self.title} has images of {self.image_size} pixels only, not {image_size}")
         if image_size < 8:
             raise UserError(f"image size {image_size}: must be at least 8 pixels")
         return image_size

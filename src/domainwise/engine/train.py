@@ -192,6 +192,6 @@ def _training(
         claim.insist()
         folder.finish(status, session.algorithm.state_dict())
         listeners.end(status)
-        log.info("%s (%s): %s %s", run, run.id, status.status, status.reason)
+        log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
         claim.forget()
     return Outcome(run, records, status, folder.path, session.algorithm)

@@ -13,8 +13,9 @@ INTRODUCTION = """# Every command
 
 What `domainwise COMMAND --help` says, on one page, made from the source by `make docs`; a test keeps the two equal.
 Results go to standard output, progress and notes to standard error; a user's mistake is one line and exit status 2.
-Shell completion: `domainwise --install-completion`.
+Shell completion, of names too: `domainwise --install-completion`.
 """
+EVERYWHERE = "Anywhere on the line; worker processes follow them."
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -29,10 +30,10 @@ def commands() -> Iterator[tuple[str, Any]]:
 def section(name: str, command: Any) -> str:
     """A command's help, its arguments and options as a table, its examples as a block."""
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and p.name not in _EVERYWHERE]
+    options = [p for p in command.params if p.param_type_name == "option" and p.name not in _CLICKS]
     usage = " ".join(["domainwise", *([name] if name else []), *(_shown(argument) for argument in arguments)])
-    title = f"`{usage}`" if name else "Before every command"
-    lines = [f"## {title}", "", *([_plain(inspect.cleandoc(command.help or "")), ""] if name else [])]
+    title = f"`{usage}`" if name else "With every command"
+    lines = [f"## {title}", "", _code(inspect.cleandoc(command.help or "")) if name else EVERYWHERE, ""]
     rows = [(_shown(p), p.help or "") for p in arguments] + [(_names(p), _words(p)) for p in options]
     if rows:
         lines += ["| | |", "|---|---|", *(f"| `{left}` | {_cell(right)} |" for left, right in rows), ""]
@@ -46,7 +47,7 @@ def commands_page() -> str:
     return "\n".join([INTRODUCTION, *(section(name, command) for name, command in commands())]).rstrip() + "\n"
 
 
-_EVERYWHERE = ("help", "install_completion", "show_completion")
+_CLICKS = ("help", "install_completion", "show_completion")
 
 
 def _shown(argument: Any) -> str:
@@ -74,8 +75,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
 
 
-def _plain(marked: str) -> str:
-    return re.sub(r"\[/?(bold)?\]", "", marked).removeprefix("Examples:").strip()
+def _code(text: str) -> str:
+    return re.sub(r"\[bold\](.*?)\[/\]", r"`\1`", text)
+
+
+def _plain(example: str) -> str:
+    return re.sub(r"\[/?(bold)?\]", "", example).removeprefix("Examples:").strip()
 
 
 if __name__ == "__main__":
