@@ -88,9 +88,9 @@ def test_options_of_every_command_may_stand_anywhere(typed: str, meant: str) -> 
 def test_verbose_says_more(domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(logs.VERBOSE, "")
     quick = ("--algorithm", "ERM", "--steps", 1, "--hparam", "batch_size=2", "--out")
-    assert "INFO" not in domainwise("train", *quick, tmp_path / "quiet").err
+    assert "from step 0" not in domainwise("train", *quick, tmp_path / "quiet").err
     result = domainwise("train", *quick, tmp_path / "loud", "--verbose")
-    assert result.status == 0 and "INFO: ERM on BackgroundDigits" in result.err and "INFO" not in result.out
+    assert result.status == 0 and "from step 0 of 1" in result.err and "from step 0" not in result.out
     monkeypatch.undo()
     logs.configure()
 

@@ -16,6 +16,7 @@ EXAMPLES = (
     "[bold]domainwise table runs/sweep --paper table1[/]"
 )
 EXPORT_EXAMPLES = "Examples:  [bold]domainwise export-domainbed runs/sweep domainbed_output[/]"
+SELECTIONS = ("training-domain", "leave-one-domain-out", "oracle", "validation-domain", "all")
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
 
 
