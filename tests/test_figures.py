@@ -14,7 +14,7 @@ from scipy import stats
 
 from domainwise.cli import main
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
-from domainwise.report.figures import FIGURES, Drawing, draw
+from domainwise.report.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.report.figures.measure import Fit, Point, adjusted, levels
 from domainwise.report.page import write_page
 from domainwise.runs import Run
@@ -141,6 +141,21 @@ def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
     assert [text.get_text() for text in axis.texts] == ["56.0\nn = 4", "66.0\nn = 4", "76.0\nn = 4"]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "1"]
     assert drawing.sentences == ["DAT, l2: best around eps 1, alpha 0.1, 76.0 %"]
+
+
+def test_figures_go_by_the_rule_of_the_dataset(tmp_path: Path) -> None:
+    """NICO's training domains are not judged: there is a validation domain."""
+    for number, (eps, alpha) in enumerate(((0.1, 0.01), (1.0, 0.01), (0.1, 0.1), (1.0, 0.1))):
+        ball = {"eps": eps, "alpha": alpha}
+        run = Run.plan("NICO", "DAT", ["test"], steps=11, evaluate_every=10, draw=number, hparams=ball)
+        kept = RunFolder(tmp_path, run)
+        kept.create()
+        for step, domain in ((step, domain) for step in (0, 10) for domain in ("validation", "test")):
+            kept.append([Record(run.id, step, domain, "in", 0.5 + 0.01 * step + 0.1 * number, 1.0, 1.0)])
+        kept.append([Status(run.id, 10, "done", "")])
+    assert drawn("eps-alpha", tmp_path).sentences == ["DAT, l2: best around eps 1, alpha 0.1, 90.0 %"]
+    with pytest.raises(TooFew):
+        drawn("eps-alpha", tmp_path, rule="training-domain")
 
 
 def test_norms_are_selected_apart(tmp_path: Path) -> None:

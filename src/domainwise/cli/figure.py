@@ -29,9 +29,9 @@ def figure(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Of a folder with several datasets, this one.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="This one alone (default: all that have the runs).")] = None,
-    selection: Annotated[str, typer.Option(help="Rule that chooses the step, and the run where one is.")] = (
-        "training-domain"
-    ),
+    selection: Annotated[
+        str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Draw an ablation or the course of training, from records alone, for a paper or a slide.
@@ -49,7 +49,7 @@ def figure(
 
     path = out or folder / f"{name}.png"
     check_format(path)
-    if selection not in RULES:
+    if selection is not None and selection not in RULES:
         raise unknown("selection rule", selection, RULES)
     collection = collect_any(folder)
     print_notes(collection.notes)

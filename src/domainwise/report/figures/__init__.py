@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
+from domainwise.data import usual_selection
 from domainwise.errors import UserError, unknown
 from domainwise.report.figures import ablations, over_time
 from domainwise.report.figures.request import Drawing, Request, TooFew
@@ -29,9 +30,9 @@ def draw(
     *,
     dataset: str | None = None,
     algorithm: str | None = None,
-    rule: str = "training-domain",
+    rule: str | None = None,
 ) -> Drawing:
-    """The figure of the largest experiment in a folder that has the runs for it."""
+    """The figure of the largest experiment in a folder that has the runs for it, by its dataset's rule unless told."""
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     found = groups(collection)
@@ -46,9 +47,10 @@ def draw(
         raise UserError(f"{folder}: no run there has been judged: wait for its first evaluation")
     missing: TooFew | None = None
     for group in sorted(own, key=lambda group: -len(group.curves)):
+        chosen = rule or usual_selection(group.experiment.dataset)
         try:
             with mpl.rc_context(SETTINGS):
-                return FIGURES[name](Request(folder, group, rule, algorithm))
+                return FIGURES[name](Request(folder, group, chosen, algorithm))
         except TooFew as error:
             missing = missing or error
     assert missing is not None

@@ -20,7 +20,7 @@ class Request:
 
     folder: Path
     group: Group
-    rule: str = "training-domain"
+    rule: str
     algorithm: str | None = None
 
     @cached_property
