@@ -413,6 +413,7 @@ def test_the_smallest_domain_has_something_in_both_splits() -> None:
 def test_lists_and_tensors_are_arrays_too() -> None:
     data = Environments.from_arrays({"a": (torch.from_numpy(IMAGES), LABELS.tolist()), "b": (IMAGES, LABELS)})
     assert data.sizes == {"a": 10, "b": 10} and data.classes == ("0", "1") and data.labels.dtype == torch.int64
+    assert repr(data) == "<Environments arrays: 20 of 1x4x4, 2 classes; a 10, b 10>", "a line, not every pixel"
 
 
 def test_normalisation_and_legal_range() -> None:

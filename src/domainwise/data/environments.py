@@ -37,6 +37,11 @@ class Environments:
     streamed: bool = False
     """Whether images stay on the host and go to the device, where all else is, as they are needed."""
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        sizes = ", ".join(f"{domain} {size:,}" for domain, size in self.sizes.items())
+        return f"<Environments {self.name}: {len(self.images):,} of {shape}, {len(self.classes)} classes; {sizes}>"
+
     @classmethod
     def from_arrays(
         cls,
