@@ -26,9 +26,7 @@ def table(
         str | None,
         typer.Option(
             help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's).",
-            autocompletion=complete.among(
-                "training-domain", "leave-one-domain-out", "oracle", "validation-domain", "all"
-            ),
+            autocompletion=complete.among(*SELECTIONS),
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
