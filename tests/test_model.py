@@ -169,6 +169,14 @@ def test_evaluation_counts_by_domain_and_class(data: dw.Environments, model: dw.
     assert result.domains[domain].classes[name] == value
     assert result.accuracy[result.worst_domain] == min(result.accuracy.values())
     assert result.as_json()["domains"]["lab"]["accuracy"] == result.accuracy["lab"]
+    assert f"worst class {name} in {domain} ({100 * value:.1f} %)" in str(result)
+
+
+def test_a_dataset_is_evaluated_by_its_name(tmp_path: Path) -> None:
+    model = dw.fit("BackgroundDigits", "ERM", hparams={"batch_size": 4}, steps=1, device="cpu")
+    assert model.evaluate("BackgroundDigits") == model.evaluate(dw.DATASETS.find("BackgroundDigits").load())
+    with pytest.raises(UserError, match="nowhere is not a folder"):
+        model.evaluate(str(tmp_path / "nowhere"))
 
 
 def test_evaluation_matches_classes_by_name(data: dw.Environments, model: dw.Model) -> None:

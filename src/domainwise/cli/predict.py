@@ -131,16 +131,9 @@ def evaluate(
         seen = " (trained on)" if score.trained_on else ""
         table.add_row(escape(domain) + seen, str(score.samples), f"{100 * score.accuracy:.1f}", *cells)
     console.print(table)
-    domain, name, value = result.worst_class
     if any(score.trained_on for score in result.domains.values()):
         console.print("(trained on): these may include the very images the model was trained on.", highlight=False)
-    console.print(
-        f"Average over domains {100 * result.average:.1f} %; worst domain {result.worst_domain} "
-        f"({100 * result.accuracy[result.worst_domain]:.1f} %); worst class {name} in {domain} ({100 * value:.1f} %).",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(str(result), highlight=False, markup=False, soft_wrap=True)
 
 
 def _caption(loaded: Any) -> str:

@@ -53,6 +53,13 @@ class Evaluation:
         pairs = [(d, name, value) for d, score in self.domains.items() for name, value in score.classes.items()]
         return min(pairs, key=lambda pair: pair[2])
 
+    def __str__(self) -> str:
+        domain, name, value = self.worst_class
+        return (
+            f"Average over domains {100 * self.average:.1f} %; worst domain {self.worst_domain} "
+            f"({100 * self.accuracy[self.worst_domain]:.1f} %); worst class {name} in {domain} ({100 * value:.1f} %)."
+        )
+
     def as_json(self) -> dict[str, Any]:
         domain, name, value = self.worst_class
         return {

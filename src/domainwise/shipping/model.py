@@ -19,6 +19,7 @@ from domainwise.protocol.spaces import at_scale, override
 from domainwise.shipping.card import Card
 from domainwise.shipping.evaluation import DomainScore, Evaluation
 from domainwise.shipping.inputs import as_inputs
+from domainwise.shipping.source import source
 
 if TYPE_CHECKING:
     from domainwise.shipping.drift import Drift
@@ -100,8 +101,13 @@ class Model:
         """Features of raw inputs, as a tensor on the model's device."""
         return self._each(inputs, self.algorithm.embed, 0)
 
-    def evaluate(self, environments: Environments) -> Evaluation:
-        """Accuracy on every domain and class of labelled data. Classes are matched by name."""
+    def evaluate(self, environments: Environments | Path | str, *, data_root: Path | None = None) -> Evaluation:
+        """Accuracy on every domain and class of labelled data: in memory, a folder or a dataset by name.
+
+        Classes are matched by name.
+        """
+        if not isinstance(environments, Environments):
+            environments = source(environments, data_root, self.card.shape[-1]).environments
         if environments.shape != self.card.shape:
             raise UserError(f"{environments.name} has inputs of shape {environments.shape}, not {self.card.shape}")
         if foreign := [name for name in environments.classes if name not in self.classes]:
