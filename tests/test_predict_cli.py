@@ -125,6 +125,14 @@ def test_evaluate_with_classes_the_model_has_not(place: Path, domainwise: Comman
     assert result.is_one_line_error and "has a class 'yeti' that the model has not (it has: cat, dog)" in result.err
 
 
+def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> None:
+    make_folder(place / "cats", domains=("moon",), classes=("cat",))
+    result = domainwise("evaluate", "model", "--data", "cats", "--json")
+    assert result.status == 0 and list(json.loads(result.out)["domains"]["moon"]["classes"]) == ["cat"]
+    unreadable = domainwise("predict", "model", "cats/no.png")
+    assert unreadable.status == 1 and unreadable.err.endswith("there was nothing to predict\n")
+
+
 def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, domainwise: Command) -> None:
     data = dw.data.find_dataset(str(place / "photos")).load()
     arm = dw.fit(data, "ARM", steps=1, hparams={"batch_size": 4}, device="cpu")

@@ -26,6 +26,8 @@ def choose(
             raise UserError("--skip-bad goes with --data DIR: a published dataset is whole, or fetched again")
         return find_dataset(name), named
     data = image_folder(name, skip_bad=skip_bad)
+    if len(data.classes) < 2:
+        raise UserError(f"{data.title} has one class only ({data.classes[0]}): nothing to tell apart")
     for note in scan(Path(name).expanduser().resolve()).notes():
         errors_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     if named is None:

@@ -124,8 +124,6 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
     Its own network is a small one that trains from scratch at 64 pixels; see `for_network` for larger ones.
     """
     folder = scan(Path(path).expanduser().resolve())
-    if len(folder.classes) < 2:
-        raise UserError(f"{folder.path} has one class only ({folder.classes[0]}): nothing to tell apart")
     loader = _Loader(folder.path, state or folder.state, skip_bad)
     return Dataset(
         name=f"{folder.path}#{loader.state}{',skip-bad' if skip_bad else ''}",
