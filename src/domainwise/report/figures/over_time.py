@@ -19,7 +19,7 @@ def curves(request: Request) -> Drawing:
     by_column = courses(request.curves, {name: found[name] for name in order}, request.columns)
     if not any(len(one.steps) > 1 for own in by_column.values() for one in own):
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
-        raise TooFew(request, "a run that was judged twice", hint)
+        raise TooFew(request, "a run that leaves a domain out and was judged there twice", hint)
     figure, axes = panels(list(by_column), size=2.4)
     styles = slots(one.method for own in by_column.values() for one in own)
     for axis, own in zip(axes, by_column.values(), strict=True):
