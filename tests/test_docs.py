@@ -29,10 +29,10 @@ SHOWN_ONLY = ("toml", "bibtex", "text")
 """Kinds that nobody executes."""
 SMALLER = {
     "demo": "--steps 2 --trials 1",
-    "train": "--steps 3 --device cpu",
-    "sweep": "--steps 3 --hparams 1 --trials 1 --device cpu --workers 2",
+    "train": "--steps 3 --hparam batch_size=4 --device cpu",
+    "sweep": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu --workers 2",
     "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu",
-    "compare": "--steps 3 --hparams 1 --trials 1 --device cpu",
+    "compare": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu",
     "shift": "--images 300 --device cpu",
     "report": "--no-models",
 }

@@ -132,7 +132,8 @@ def test_of_a_sweep_one_run_per_method_is_chosen_by_validation(tmp_path: Path) -
 
 
 def test_runs_without_models_are_not_chosen(tmp_path: Path) -> None:
-    leave(tmp_path, plan("ERM"), 0.5)
-    (tmp_path / plan("ERM").id / "model.safetensors").unlink()
+    for method in ("ERM", "DAT"):
+        leave(tmp_path, plan(method), 0.5)
+        (tmp_path / plan(method).id / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no run there has ended well"):
         chosen_folders([tmp_path])
