@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Where domainwise is there already: make reproduce-cmnist DOMAINWISE='python3 -m domainwise'
+DOMAINWISE ?= $(BIN)/domainwise
 
 export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -48,6 +50,8 @@ docs: $(READY)
 	$(BIN)/python -m domainwise.report.commands > docs/commands.md
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
 	@echo 'open docs/_build/html/index.html'
+
+include experiments.mk
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -56,8 +56,8 @@ def test_multi_leaves_every_domain_out_in_turn() -> None:
     for algorithm in ("ERM", "DAT"):
         own = [run for run in runs if (run.algorithm, run.draw, run.trial) == (algorithm, 1, 1)]
         assert divisions(own) == [(tuple(s for s in SCENES if s != out), (out,)) for out in SCENES]
-    order = [(run.trial, run.draw) for run in runs]
-    assert order == sorted(order), "an interrupted plan has compared all algorithms on what it finished"
+    order = [(run.draw, run.trial) for run in runs]
+    assert order == sorted(order), "an interrupted plan has compared everything on the draws it finished"
     assert [run.algorithm for run in runs[:4]] == ["ERM", "DAT", "ERM", "DAT"]
     assert {run.variant for run in runs} == {""}
 
@@ -212,6 +212,16 @@ def test_what_two_plans_share_is_done_once() -> None:
     assert len(planned_runs([small, large])) == len(large.runs())
     assert planned_runs([small, large])[: len(small.runs())] == small.runs(), "the first plan's come first"
     assert planned_runs([]) == []
+
+
+def test_plans_of_one_dataset_advance_together_and_datasets_one_after_the_other() -> None:
+    erm, dat = scenes("ERM", draws=2, trials=2), scenes("DAT", draws=3, trials=2)
+    other = Plan("ColoredMNIST", ("ERM",), draws=1, trials=2)
+    runs = planned_runs([erm, other, dat])
+    assert [run.dataset for run in runs] == ["BackgroundDigits"] * (len(runs) - 6) + ["ColoredMNIST"] * 6
+    own = runs[:-6]
+    assert [run.draw for run in own] == [0] * 16 + [1] * 16 + [2] * 8
+    assert {run.algorithm for run in own[:16]} == {"ERM", "DAT"}, "neither waits for all draws of the other"
 
 
 # the folder

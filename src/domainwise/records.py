@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal, TypeVar
@@ -47,16 +47,22 @@ class PenaltyRecord:
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended; always the last line of its file."""
+    """How a run ended, and where and when, if that is known; always the last line of its file."""
 
     run: str
     step: int
     status: State
     reason: str
+    device: str = field(default="", compare=False)
+    software: str = field(default="", compare=False)
+    date: str = field(default="", compare=False)
 
 
 class RunFolder:
-    """All that is kept of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done."""
+    """All that is kept of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done.
+
+    Runs that tracked penalties also have penalties.jsonl, audited ones audit.json.
+    """
 
     def __init__(self, parent: Path, run: Run, name: str | None = None) -> None:
         self.run = run
@@ -65,6 +71,7 @@ class RunFolder:
         self.penalties_file = self.path / "penalties.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
+        self.audit_file = self.path / "audit.json"
 
     @classmethod
     def at(cls, path: Path) -> "RunFolder":
@@ -149,6 +156,21 @@ class RunFolder:
             file.write(safetensors.torch.save(tensors))
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
+
+    def save_audit(self, found: dict[str, Any]) -> None:
+        """Keeps what was found out about the model with its run."""
+        with files.atomic(self.audit_file) as file:
+            file.write(json.dumps(found).encode())
+
+    def read_audit(self) -> dict[str, Any] | None:
+        """What was found out about the model, if anything."""
+        try:
+            found: dict[str, Any] = json.loads(self.audit_file.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise UserError(f"{self.audit_file} is damaged: delete it, and audit the model again") from None
+        return found
 
     def load_model(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)

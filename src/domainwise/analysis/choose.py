@@ -23,6 +23,9 @@ class Wanted:
     unseen: str | None = None
     trial: int | None = None
 
+    def fits(self, unseen: str, trial: int) -> bool:
+        return self.unseen in (None, unseen) and self.trial in (None, trial)
+
 
 def chosen_folders(paths: Sequence[Path], wanted: Wanted | None = None) -> list[Path]:
     """The folders of runs that ended well: each path is one, or that of a training, or holds those of a sweep."""
@@ -41,12 +44,12 @@ def chosen_folders(paths: Sequence[Path], wanted: Wanted | None = None) -> list[
 def best_of_sweep(folder: Path, wanted: Wanted) -> list[Path]:
     """One run per method, all with the same unseen domain and trial, each the best of its search by validation."""
     curves = [curve for curves in collect(folder).experiments().values() for curve in curves]
-    usable = [curve for curve in curves if (folder / curve.run.id / "model.safetensors").is_file()]
+    usable = [curve for curve in curves if has_model(folder / curve.run.id)]
     if not usable:
         raise UserError(f"{folder}: no run there has ended well and kept its model")
     dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
     grouped = searches([curve for curve in usable if curve.run.dataset == dataset])
-    grouped = {key: found for key, found in grouped.items() if _fits(key[2], key[3], wanted)}
+    grouped = {key: found for key, found in grouped.items() if wanted.fits(key[2], key[3])}
     known = sorted({domain for curve in usable for domain in curve.run.test_domains})
     if not known:
         raise UserError(f"{folder}: no run there leaves a domain out: name one run's folder ({folder}/<run id>)")
@@ -65,13 +68,13 @@ def best_of_sweep(folder: Path, wanted: Wanted) -> list[Path]:
     return [folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant))]
 
 
+def has_model(folder: Path) -> bool:
+    return (folder / "model.safetensors").is_file()
+
+
 def _best(curves: Sequence[Curve], unseen: str) -> Run | None:
     choice = select(curves, unseen, RULE)
     return choice.run if choice else None
-
-
-def _fits(unseen: str, trial: int, wanted: Wanted) -> bool:
-    return wanted.unseen in (None, unseen) and wanted.trial in (None, trial)
 
 
 def _only(folder: Path, datasets: list[str], wanted: str | None) -> str:

@@ -6,40 +6,26 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from domainwise.engine.apart import arithmetic
+from domainwise.origin import installed, name
 
 
 def describe(device: torch.device) -> dict[str, Any]:
     """The device, the versions that matter, and the date."""
     about = {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device": name(device),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.now(UTC).date().isoformat(),
     }
     if device.type == "cuda":
-        about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "triton": _version("triton")}
+        about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "triton": installed("triton")}
     return about
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def now(device: torch.device) -> float:

@@ -24,6 +24,7 @@ from domainwise.cli import (
     listing,
     perturbations,
     predict,
+    publish,
     report,
     reproduce,
     shift,
@@ -83,6 +84,8 @@ app.command(epilog=status.EXAMPLES)(status.status)
 app.command(epilog=table.EXAMPLES)(table.table)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=figure.EXAMPLES)(figure.figure)
+app.command(epilog=publish.EXAMPLES)(publish.publish)
+app.command(epilog=publish.UNPACK_EXAMPLES)(publish.unpack)
 app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
 app.command(epilog=cam.EXAMPLES)(cam.cam)
 app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)

@@ -1,5 +1,6 @@
 """`domainwise audit`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +10,15 @@ from rich.table import Table
 
 from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
 from domainwise.cli.common import DataRoot, Device, Json, console, print_json
+from domainwise.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.analysis.audit import Audit
+    from domainwise.analysis.choose import Wanted
 
 EXAMPLES = (
     "Examples:  [bold]domainwise audit runs/demo[/]   ·   "
+    "[bold]domainwise audit runs/sweep --selected --json[/]   ·   "
     "[bold]domainwise audit runs/train/1f0c0ffee0000000 --out audit.pdf --json[/]"
 )
 
@@ -25,6 +29,9 @@ def audit(
     dataset: OfDataset = None,
     test_domain: OfDomain = None,
     trial: OfTrial = None,
+    selected: Annotated[
+        bool, typer.Option("--selected", help="Of a sweep, every run that a rule selected; kept with its records.")
+    ] = False,
     data_root: DataRoot = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -45,7 +52,13 @@ def audit(
     if out is not None:
         check_format(out)
         files.writable_folder(out.parent)
-    folders = chosen_folders(runs, Wanted(dataset, test_domain, trial))
+    wanted = Wanted(dataset, test_domain, trial)
+    if selected and out is not None:
+        raise UserError("--selected answers for many models, a picture for one per method: leave one of the two out")
+    if selected:
+        _selected(runs, wanted, data_root, device, as_json)
+        return
+    folders = chosen_folders(runs, wanted)
     audits = [ask(trained, data_root) for trained in restore_all(folders, data_root, device)]
     if out is not None:
         save(audit_figure(audits), out)
@@ -58,6 +71,18 @@ def audit(
             console.print(f"  {sentence}", highlight=False, soft_wrap=True)
     if out is not None:
         console.print(f"Picture: {out}", soft_wrap=True)
+
+
+def _selected(folders: Sequence[Path], wanted: "Wanted", data_root: Path | None, device: str, as_json: bool) -> None:
+    """A line for every model that a rule chose: what it was chosen for, and what it used."""
+    from domainwise.analysis.selected import audit_selected
+
+    found = [one for folder in folders for one in audit_selected(folder, wanted, data_root, device)]
+    if as_json:
+        print_json({"audits": [one.as_json() for one in found]})
+        return
+    for one in found:
+        console.print(str(one), highlight=False, soft_wrap=True, markup=False)
 
 
 def _columns(found: "Audit") -> dict[str, dict[str, float]]:

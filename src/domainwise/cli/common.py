@@ -31,6 +31,7 @@ Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto:
 FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Track = Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")]
 Weights = Annotated[
     str, typer.Option(help="File a pre-trained network starts from (default: the published one, in the data root).")
 ]

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +24,7 @@ from domainwise.cli.common import (
     Precision,
     Seed,
     SkipBad,
+    Track,
     Weights,
     console,
     errors_console,
@@ -32,10 +35,14 @@ from domainwise.cli.common import (
 from domainwise.cli.status import list_failures, standing_json
 from domainwise.errors import UserError
 
+if TYPE_CHECKING:
+    from domainwise.protocol.spaces import Value
+
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
     "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 2 --on ray[/]"
     "   ·   [bold]domainwise sweep --data ~/photos --algorithms ERM,DAT --hparams 5[/]"
+    "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms DAT --hparams 1 --grid eps=0.5,1,2,4[/]"
 )
 
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
@@ -63,6 +70,10 @@ def sweep(
     ] = False,
     space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")
+    ] = None,
+    track: Track = None,
     steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
     evaluate_every: EvaluateEvery = None,
     network: Network = "auto",
@@ -94,7 +105,9 @@ def sweep(
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import Plan
 
+    cells = grid_cells(grid or [])
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
+    fixed = parse_hparams(hparam or [])
     plan = Plan(
         chosen.name,
         names(algorithms),
@@ -113,8 +126,10 @@ def sweep(
         precision=pick_precision(precision, device),
         full_curves=full_curves,
         weights=planned(named or "", weights, data_root),
-        hparams=parse_hparams(hparam or []),
+        hparams=fixed,
+        track=tuple(track or ()),
     )
+    plans = [replace(plan, hparams=fixed | cell, variant=_cell_name(cell)) for cell in cells]
     place = {
         "on": on,
         "workers": workers,
@@ -123,7 +138,23 @@ def sweep(
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
     settings = Settings(out, device, data_root, retry, tuple(log_to or ()))
-    run_plans([plan], settings, place, dry_run=dry_run, as_json=as_json)
+    run_plans(plans, settings, place, dry_run=dry_run, as_json=as_json)
+
+
+def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
+    """["eps=1,2", "norm=l2"] -> [{"eps": 1, "norm": "l2"}, {"eps": 2, "norm": "l2"}]; one empty cell for no grid."""
+    axes = []
+    for pair in pairs:
+        name, _, values = pair.partition("=")
+        if not names(values):
+            raise UserError(f"--grid {pair!r}: write NAME=VALUE,VALUE, e.g. --grid eps=0.5,1,2")
+        axes.append([parse_hparams([f"{name}={value}"], "--grid") for value in names(values)])
+    return [{name: value for one in cell for name, value in one.items()} for cell in product(*axes)]
+
+
+def _cell_name(cell: "Mapping[str, Value]") -> str:
+    """What a row of a grid is called beside its algorithm."""
+    return ", ".join(f"{name} {value}" for name, value in cell.items())
 
 
 def run_plans(

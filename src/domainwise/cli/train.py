@@ -23,6 +23,7 @@ from domainwise.cli.common import (
     Precision,
     Seed,
     SkipBad,
+    Track,
     Weights,
     console,
     errors_console,
@@ -63,7 +64,7 @@ def train(
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: Precision = "auto",
     full_curves: FullCurves = False,
-    track: Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")] = None,
+    track: Track = None,
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from domainwise.engine.session import Session
 from domainwise.engine.spread import spread_session
 from domainwise.engine.tracking import track_penalties
 from domainwise.errors import UserError
+from domainwise.origin import origin
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
 from domainwise.trackers import Trackers
@@ -190,6 +191,7 @@ def _training(
             if stopping and step < run.steps - 1:
                 raise Interrupted(f"{run} stopped after step {step}")
         claim.insist()
+        status = replace(status, **origin(session.device))
         folder.finish(status, session.algorithm.state_dict())
         listeners.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())

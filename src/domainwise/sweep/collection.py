@@ -15,8 +15,9 @@ import numpy as np
 from domainwise.data import DATASETS
 from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve
-from domainwise.records import RunFolder, Status
+from domainwise.records import PenaltyRecord, RunFolder, Status
 from domainwise.runs import Run
+from domainwise.sweep.published import is_published, read_published
 
 
 @dataclass(frozen=True, order=True)
@@ -104,9 +105,16 @@ def _search(run: Run) -> tuple[object, ...]:
 
 
 def collect(folder: Path) -> Collection:
-    """Reads every run below a folder, or the one whose own folder it is. What is not a run's is noted, not read."""
+    """Reads every run below a folder, or the one whose own folder it is, or those published in it.
+
+    What is not a run's is noted, not read.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
+    if is_published(folder):
+        found = read_published(folder)
+        curves = tuple(one.curve for one in found if one.steps)
+        return Collection(curves, {one.run.id: one.status for one in found}, (), tuple(one.run for one in found))
     gc.disable()  # millions of short-lived rows and no cycles: looking for some would take a third of the time
     try:
         return _collect(folder)
@@ -167,6 +175,16 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
         records, status = folder.read()
         return Curve.of(folder.run, records), status
     return Curve(folder.run, tuple(steps), accuracy), status
+
+
+def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
+    """{run's id: its penalties} of the runs that tracked some."""
+    if is_published(folder):
+        kept = {one.run.id: list(one.penalties) for one in read_published(folder)}
+        found = {run.id: kept.get(run.id, []) for run in runs}
+    else:
+        found = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:

@@ -18,6 +18,7 @@ from domainwise.protocol.selection import Curve
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
 from domainwise.sweep.collection import Collection, collect, experiment, method
+from domainwise.sweep.published import is_published
 
 RESULTS, DONE = "results.jsonl", "done"
 NETWORK = "domainbed"
@@ -189,6 +190,8 @@ def export_domainbed(folder: Path, target: Path) -> int:
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} exists and is not an empty folder: choose another to export to")
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: first domainwise unpack {folder} FOLDER, then export that")
     collection = collect(folder)
     order = _order(curve.run for curve in collection.curves)
     curves = [curve for curve in collection.curves if _expressible(curve, order[curve.run.dataset])]

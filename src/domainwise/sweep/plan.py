@@ -54,6 +54,7 @@ class Plan:
     full_curves: bool = False
     image_size: int | None = None
     augmentation: str | None = None
+    track: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         data = self._data
@@ -85,14 +86,14 @@ class Plan:
         return find_dataset(self.dataset).suited(self.network)
 
     def runs(self) -> list[Run]:
-        """Trials first, then draws: an interrupted plan has compared all algorithms on what it finished."""
+        """Draw by draw, each with all trials: an interrupted plan has compared everything on the draws it finished."""
         templates = {
             algorithm: [self._template(algorithm, train, test) for train, test in self._divisions]
             for algorithm in self.algorithms
         }
         runs = []
-        for trial in range(self.trials):
-            for draw in range(self.draws):
+        for draw in range(self.draws):
+            for trial in range(self.trials):
                 values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
                 for i in range(len(self._divisions)):
                     for algorithm, by_division in templates.items():
@@ -137,6 +138,7 @@ class Plan:
             full_curves=self.full_curves,
             image_size=self.image_size,
             augmentation=self.augmentation,
+            track=self.track,
         )
 
     def _space(self, algorithm: str) -> dict[str, Parameter]:
@@ -165,7 +167,7 @@ class Plan:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Plan":
-        tuples = {name: tuple(description[name]) for name in ("algorithms", "test_domains")}
+        tuples = {name: tuple(description[name]) for name in ("algorithms", "test_domains", "track")}
         return cls(**{**description, **tuples})
 
 
@@ -181,5 +183,7 @@ def saved_plans(folder: Path) -> Iterator[Plan]:
 
 
 def planned_runs(plans: Sequence[Plan]) -> list[Run]:
-    """The runs of several plans, each once."""
-    return list({run.id: run for plan in plans for run in plan.runs()}.values())
+    """The runs of several plans, each once, dataset after dataset and within one draw by draw over all its plans."""
+    runs = list({run.id: run for plan in plans for run in plan.runs()}.values())
+    place = {dataset: i for i, dataset in enumerate(dict.fromkeys(run.dataset for run in runs))}
+    return sorted(runs, key=lambda run: (place[run.dataset], run.draw, run.trial))

@@ -12,8 +12,9 @@ from domainwise.protocol.selection import RULES, Curve
 from domainwise.records import RunFolder, Status
 from domainwise.report.words import duration
 from domainwise.runs import Run
-from domainwise.sweep.collection import method, read_curve
+from domainwise.sweep.collection import collect, method
 from domainwise.sweep.events import cost
+from domainwise.sweep.published import is_published
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Standing:
 
 def standing(folder: Path, runs: Sequence[Run]) -> Standing:
     """Reads one line of each run's records; the time left follows from what ended runs took per unit of work."""
+    if is_published(folder):
+        known = collect(folder).statuses
+        return _standing(runs, [known[run.id] for run in runs if run.id in known])
     statuses: list[Status] = []
     running, seconds, work, left = 0, 0.0, 0.0, 0.0
     for run in runs:
@@ -54,9 +58,14 @@ def standing(folder: Path, runs: Sequence[Run]) -> Standing:
         else:
             left += cost(run)
             running += kept.path.exists() and holder(kept.path) is not None
+    return _standing(runs, statuses, running, left * seconds / work / max(1, running) if work and left else None)
+
+
+def _standing(
+    runs: Sequence[Run], statuses: Sequence[Status], running: int = 0, seconds_left: float | None = None
+) -> Standing:
     by_state = {state: tuple(s for s in statuses if s.status == state) for state in ("done", "diverged", "failed")}
-    estimate = left * seconds / work / max(1, running) if work and left else None
-    return Standing(len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], estimate)
+    return Standing(len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], seconds_left)
 
 
 def promise(curve: Curve) -> tuple[float, str] | None:
@@ -75,7 +84,8 @@ def promise(curve: Curve) -> tuple[float, str] | None:
 
 def best_so_far(folder: Path, runs: Sequence[Run]) -> str | None:
     """The most promising run, in words."""
-    found = [promise(read_curve(RunFolder(folder, run))[0]) for run in runs]
+    wanted = {run.id for run in runs}
+    found = [promise(curve) for curve in collect(folder).curves if curve.run.id in wanted]
     best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)
     return best[1] if best else None
 

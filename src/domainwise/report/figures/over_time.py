@@ -1,13 +1,13 @@
 """Figures over the steps of training: accuracies and penalties."""
 
-from domainwise.records import PenaltyRecord, RunFolder
+from domainwise.records import PenaltyRecord
 from domainwise.report.courses import courses
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import GROUND, legend, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
 from domainwise.report.statistics import accuracies, choices, estimate
 from domainwise.report.tables import table_of
-from domainwise.sweep.collection import method
+from domainwise.sweep.collection import method, read_penalties
 
 PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
 
@@ -38,10 +38,10 @@ def curves(request: Request) -> Drawing:
 def penalties(request: Request) -> Drawing:
     """The penalties of IRM and of linearised AT and DAT against steps: mean over domains, then over runs."""
     rows: dict[str, list[list[PenaltyRecord]]] = {}
+    kept = read_penalties(request.folder, [curve.run for curve in request.curves])
     for curve in request.curves:
-        kept = RunFolder(request.folder, curve.run).read_penalties()
-        if kept:
-            rows.setdefault(method(curve.run), []).append(kept)
+        if curve.run.id in kept:
+            rows.setdefault(method(curve.run), []).append(kept[curve.run.id])
     if not rows:
         hint = "domainwise train --dataset {dataset} --algorithm DAT --track penalties --out {folder}"
         raise TooFew(request, "runs that tracked penalties", hint)
@@ -52,10 +52,10 @@ def penalties(request: Request) -> Drawing:
         for name, runs in rows.items():
             colour, dash = styles[name]
             by_step: dict[int, list[float]] = {}
-            for kept in runs:
-                steps = sorted({row.step for row in kept})
+            for rows_of_run in runs:
+                steps = sorted({row.step for row in rows_of_run})
                 for step in steps:
-                    own = [getattr(row, penalty) for row in kept if row.step == step]
+                    own = [getattr(row, penalty) for row in rows_of_run if row.step == step]
                     by_step.setdefault(step, []).append(sum(own) / len(own))
             shown = {step: estimate(values) for step, values in sorted(by_step.items())}
             lowest = min(lowest, *(e.mean - e.error for e in shown.values()))

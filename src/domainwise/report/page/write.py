@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from markupsafe import Markup
 from domainwise import files
 from domainwise.data import usual_selection
 from domainwise.errors import UserError
+from domainwise.origin import installed
 from domainwise.protocol.selection import RULES
 from domainwise.registry import first_line
 from domainwise.report import palette
@@ -25,6 +25,7 @@ from domainwise.report.page.results import Section, colours, sections, wholes
 from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
+from domainwise.sweep.published import FILE as PUBLISHED
 
 NAME = "report.html"
 NOTES = 10
@@ -75,7 +76,7 @@ def render(folder: Path, collection: Collection, baseline: str, asking: Asking |
         "progress": progress(folder, collection),
         "notes": collection.notes[:NOTES],
         "more_notes": max(0, len(collection.notes) - NOTES),
-        "version": installed_version(),
+        "version": installed("domainwise") or "",
         "updated": last_change(folder),
         "drawing": drawing,
         "palette": palette,
@@ -112,16 +113,9 @@ def summary(collection: Collection, shown: list[Section]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def installed_version() -> str:
-    try:
-        return version("domainwise")
-    except PackageNotFoundError:
-        return ""
-
-
 def last_change(folder: Path) -> str:
     """When a run last wrote something: like the page itself it changes with the records only."""
-    names = ("records.jsonl", RESULTS)
+    names = ("records.jsonl", PUBLISHED, RESULTS)
     found = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
     latest = max((path.stat().st_mtime for path in found), default=None)
     return "" if latest is None else f"{datetime.fromtimestamp(latest, UTC):%Y-%m-%d %H:%M} UTC"

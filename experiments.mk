@@ -1,0 +1,83 @@
+# The experiments of docs/reproduction.md: `make reproduce-NAME` trains into runs/NAME and publishes to results/NAME.
+#
+# Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout -s INT` saves;
+# `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --precision bf16, --workers 8.
+# The data is looked for in $DOMAINWISE_DATA.
+OPTIONS ?=
+READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
+
+EXPERIMENTS := cmnist backgrounds backgrounds-radius backgrounds-batch rotated pacs digits theory
+
+.PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=publish-%) $(EXPERIMENTS:%=unpack-%)
+
+$(EXPERIMENTS:%=reproduce-%): reproduce-%: unpack-%
+
+$(EXPERIMENTS:%=unpack-%): unpack-%: $(READY_IF_OURS)
+	test ! -e results/$*/runs.jsonl.gz || $(DOMAINWISE) unpack results/$* runs/$*
+
+$(EXPERIMENTS:%=publish-%): publish-%: $(READY_IF_OURS)
+	$(DOMAINWISE) publish runs/$* results/$*
+
+# ColoredMNIST: Table 1's column, Table 9, and Ensemble UAT of Table 4. The audit asks every selected model whether it
+# follows colour or digit.
+CMNIST := $(DOMAINWISE) reproduce table1 --dataset ColoredMNIST --out runs/cmnist
+AUDIT_DEVICE ?= cpu
+reproduce-cmnist:
+	$(CMNIST) --algorithms ERM,DAT --hparams 8 --trials 3 $(OPTIONS)
+	$(CMNIST) --algorithms IRM,VREx,GroupDRO,UAT --hparams 4 --trials 3 $(OPTIONS)
+	$(DOMAINWISE) reproduce table4 --dataset ColoredMNIST --algorithms EnsembleUAT --hparams 4 --trials 3 \
+	    --out runs/cmnist $(OPTIONS)
+	$(MAKE) audit-cmnist publish-cmnist
+
+.PHONY: audit-cmnist
+audit-cmnist:
+	$(DOMAINWISE) audit runs/cmnist --selected --device $(AUDIT_DEVICE)
+
+# BackgroundDigits, every method at fixed hyper-parameters (those of the demo).
+BACKGROUNDS := $(DOMAINWISE) sweep --dataset BackgroundDigits --hparams 1 --device cpu
+METHODS := ERM,DAT,UAT,IRM,VREx,GroupDRO,CORAL,MMD,DANN,CDANN,MTL,Mixup,MLDG,ARM,RSC,SagNet,LDAT,EnsembleUAT,ADA,AT,WRM
+reproduce-backgrounds:
+	$(BACKGROUNDS) --algorithms $(METHODS) --trials 5 --hparam batch_size=32 --hparam eps=2 --hparam alpha=0.2 \
+	    --out runs/backgrounds $(OPTIONS)
+	$(MAKE) publish-backgrounds
+
+# Radius x step size in l2, and in l_inf (the same length if every pixel moved alike: eps / sqrt(2352)).
+reproduce-backgrounds-radius:
+	$(BACKGROUNDS) --algorithms DAT,UAT --trials 3 --hparam batch_size=32 --grid norm=l2 --grid eps=0.5,1,2,4,8 \
+	    --grid alpha=0.05,0.2,0.8 --out runs/backgrounds-radius $(OPTIONS)
+	$(BACKGROUNDS) --algorithms DAT --trials 3 --hparam batch_size=32 --grid norm=linf --grid eps=0.01,0.04,0.16 \
+	    --grid alpha=0.001,0.004,0.016 --out runs/backgrounds-radius $(OPTIONS)
+	$(MAKE) publish-backgrounds-radius
+
+reproduce-backgrounds-batch:
+	$(BACKGROUNDS) --algorithms ERM --trials 3 --grid batch_size=8,16,32,64 --out runs/backgrounds-batch $(OPTIONS)
+	$(BACKGROUNDS) --algorithms DAT --trials 3 --grid batch_size=8,16,32,64 --hparam eps=2 --hparam alpha=0.2 \
+	    --out runs/backgrounds-batch $(OPTIONS)
+	$(MAKE) publish-backgrounds-batch
+
+# RotatedMNIST of the DomainBed table.
+reproduce-rotated:
+	$(DOMAINWISE) reproduce db --dataset RotatedMNIST --algorithms ERM,IRM,DAT --hparams 1 --trials 3 \
+	    --out runs/rotated $(OPTIONS)
+	$(MAKE) publish-rotated
+
+# PACS with ImageNet ResNet-50, at the defaults, with fewer steps than the paper's.
+# PACS_NETWORK=resnet50-v1 for weights whose strides are the original ones.
+PACS_NETWORK ?= resnet50
+reproduce-pacs:
+	$(DOMAINWISE) sweep --dataset PACS --algorithms ERM,DAT,UAT --hparams 1 --trials 3 --steps 1501 \
+	    --network $(PACS_NETWORK) --out runs/pacs $(OPTIONS)
+	$(MAKE) publish-pacs
+
+# Digits: trained on MNIST alone, tested on the other collections whose files are there.
+DIGITS_TESTS ?= MNIST-M,USPS
+reproduce-digits:
+	$(DOMAINWISE) sweep --dataset Digits --setting single --space paper --algorithms ERM,DAT --hparams 1 --trials 5 \
+	    --steps 10001 --test-domains $(DIGITS_TESTS) --out runs/digits $(OPTIONS)
+	$(MAKE) publish-digits
+
+# Does training with DAT lower the penalty of IRM?
+reproduce-theory:
+	$(BACKGROUNDS) --algorithms ERM,IRM,DAT --trials 3 --hparam batch_size=32 --hparam eps=2 --hparam alpha=0.2 \
+	    --track penalties --out runs/theory $(OPTIONS)
+	$(MAKE) publish-theory

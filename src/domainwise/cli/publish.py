@@ -1,0 +1,58 @@
+"""`domainwise publish` and `domainwise unpack`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domainwise.cli.common import Json, console, print_json
+
+EXAMPLES = "Examples:  [bold]domainwise publish runs/cmnist results/cmnist[/]"
+UNPACK_EXAMPLES = "Examples:  [bold]domainwise unpack results/cmnist runs/cmnist[/]"
+
+
+def publish(
+    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    target: Annotated[Path, typer.Argument(help="A folder for its records; what publish wrote there is replaced.")],
+    as_json: Json = False,
+) -> None:
+    """Write a sweep's records compactly, to keep them with a paper or a repository: one file for all runs.
+
+    [bold]table[/], [bold]report[/], [bold]figure[/] and [bold]status[/] read it like a sweep's folder, and every
+    selection rule chooses the same. Only draws that ended in all trials and domains are taken, so that what is compared
+    was searched equally. Models stay behind.
+    """
+    from domainwise.report.words import counted
+    from domainwise.sweep.publish import publish as write
+
+    done = write(folder, target)
+    size = done.file.stat().st_size
+    if as_json:
+        left = {"unfinished": done.unfinished, "of_unfinished_draws": done.of_unfinished_draws}
+        print_json({"file": str(done.file), "runs": done.runs, "bytes": size, "left_out": left})
+        return
+    console.print(f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB", soft_wrap=True, highlight=False)
+    if done.unfinished or done.of_unfinished_draws:
+        console.print(
+            f"left out: {counted(done.unfinished, 'run')} not ended, and {done.of_unfinished_draws} of draws that are "
+            "not whole yet; the sweep's command continues them",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def unpack(
+    published: Annotated[Path, typer.Argument(help="A folder that publish has written.")],
+    folder: Annotated[Path, typer.Argument(help="The sweep's folder to put the records into.")],
+    as_json: Json = False,
+) -> None:
+    """Put published records back into a sweep's folder, so that the sweep's command does only what is missing."""
+    from domainwise.report.words import counted
+    from domainwise.sweep.publish import unpack as restore
+
+    written, had = restore(published, folder)
+    if as_json:
+        print_json({"written": written, "there_already": had})
+        return
+    there = f"; {had} were there" if had else ""
+    console.print(f"{counted(written, 'run')} put into {folder}{there}", soft_wrap=True, highlight=False)

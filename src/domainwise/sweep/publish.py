@@ -1,0 +1,113 @@
+"""Publishing a sweep's records, and putting published ones back into a folder where the sweep continues."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise import files
+from domainwise.errors import UserError
+from domainwise.protocol.selection import RULES
+from domainwise.records import RunFolder, Status
+from domainwise.report.formats import markdown
+from domainwise.report.tables import tables
+from domainwise.runs import Run
+from domainwise.sweep.collection import collect
+from domainwise.sweep.plan import Plan, saved_plans
+from domainwise.sweep.published import FILE, PublishedRun, is_published, read_published, write_published
+
+TABLES = "tables.md"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What was written, and how many runs were left out: unfinished ones, and ended ones of unfinished draws."""
+
+    file: Path
+    runs: int
+    unfinished: int
+    of_unfinished_draws: int
+
+
+def publish(folder: Path, target: Path) -> Publication:
+    """Writes the records of a sweep's folder into another, with its plans and its tables under every selection rule.
+
+    Of a plan, only draws whose runs have all ended are published: what is compared was searched equally.
+    """
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: give the sweep's own folder")
+    collection = collect(folder)
+    plans = list(saved_plans(folder))
+    ended = {run.id for run in collection.runs if run.id in collection.statuses}
+    comparable = comparable_runs(plans, collection.runs, ended)
+    if not comparable:
+        raise UserError(f"{folder}: nothing to publish; no draw of a sweep there has ended in all its runs")
+    files.writable_folder(target)
+    file = write_published(target, (_published(folder, run) for run in collection.runs if run.id in comparable))
+    _replace_plans(plans, target)
+    found = collect(target)
+    rendered = [markdown(table) for rule in RULES for table in tables(found, rule)]
+    with files.atomic(target / TABLES) as text:
+        text.write("\n".join([*rendered, *origins(collection.statuses[key] for key in sorted(comparable))]).encode())
+    return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))
+
+
+def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
+    """The ended runs of draws that some plan has finished in all trials and domains, and those of no plan."""
+    planned: set[str] = set()
+    whole: set[str] = set()
+    for plan in plans:
+        draws: dict[int, set[str]] = {}
+        for run in plan.runs():
+            draws.setdefault(run.draw, set()).add(run.id)
+        for own in draws.values():
+            planned |= own
+            whole |= own if own <= ended else set()
+    return whole | {run.id for run in runs if run.id in ended and run.id not in planned}
+
+
+def origins(statuses: Iterable[Status]) -> list[str]:
+    """On which devices, with which software and when the runs were made, a line each."""
+    made: dict[tuple[str, str, str], int] = {}
+    for status in statuses:
+        key = (status.device, status.software, status.date)
+        made[key] = made.get(key, 0) + 1
+    return [f"{count} runs: {', '.join(part for part in key if part)}\n" for key, count in made.items() if any(key)]
+
+
+def unpack(published: Path, folder: Path) -> tuple[int, int]:
+    """Puts published records into a sweep's folder as if its runs had ended there; (runs written, runs it had)."""
+    if not is_published(published):
+        raise UserError(f"{published} holds no published records ({FILE}): give a folder that publish has written")
+    files.writable_folder(folder)
+    written = had = 0
+    for one in read_published(published):
+        kept = RunFolder(folder, one.run)
+        if kept.status() is not None:
+            had += 1
+            continue
+        kept.create()
+        kept.checkpoint_file.unlink(missing_ok=True)
+        kept.rewind(-1)
+        if one.penalties:
+            kept.append_penalties(one.penalties)
+        if one.audit is not None:
+            kept.save_audit(dict(one.audit))
+        kept.append([*one.records(), one.status])
+        written += 1
+    for plan in saved_plans(published):
+        plan.save(folder)
+    return written, had
+
+
+def _published(folder: Path, run: Run) -> PublishedRun:
+    kept = RunFolder(folder, run)
+    records, status = kept.read()
+    assert status is not None
+    return PublishedRun.of(run, status, records, kept.read_penalties(), kept.read_audit())
+
+
+def _replace_plans(plans: Sequence[Plan], target: Path) -> None:
+    for old in (target / "plans").glob("*.json"):
+        old.unlink()
+    for plan in plans:
+        plan.save(target)
