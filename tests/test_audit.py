@@ -23,6 +23,7 @@ from domainwise.engine.train import train
 from domainwise.nets import Network
 from domainwise.report.audited import audit_figure
 from domainwise.runs import Run
+from domainwise.sweep.plan import Plan
 
 Answer = Callable[[Tensor], Tensor]
 
@@ -229,3 +230,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert told[0]["probe"]["chance"] == 0.25 and told[0]["shortcut"]["unseen"] == "scene2" and told[0]["sentences"]
     status, out, _ = command(capsys, "audit", Path("runs", told[0]["run"]))
     assert status == 0 and "scene2 (unseen)" in out and "background alone" in out
+
+
+def test_every_selected_model_is_asked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Plan("BackgroundDigits", ("ERM",), 2, 1, test_domains=("scene2",), steps=2, hparams={"batch_size": 8})
+    for run in plan.runs():
+        train(run, "runs", device="cpu")
+    status, out, _ = command(capsys, "audit", "runs", "--selected", "--json")
+    told = json.loads(out)["audits"]
+    assert status == 0 and {rule for found in told for rule in found["chosen"]} == {"training-domain", "oracle"}
+    for found in told:
+        assert found["unseen"] == ["scene2"] and found["shortcut"]["unseen"] == "scene2" and found["sentence"]
+    for model in Path("runs").glob("*/model.safetensors"):
+        model.unlink()
+    again = command(capsys, "audit", "runs", "--selected", "--json")
+    assert again.status == 0 and json.loads(again.out)["audits"] == told, "audits are kept with the runs"
+    assert "chosen by" in command(capsys, "audit", "runs", "--selected").out
+    assert command(capsys, "audit", "runs", "--selected", "--out", "x.png").is_one_line_error
+    for kept in Path("runs").glob("*/audit.json"):
+        kept.unlink()
+    assert command(capsys, "audit", "runs", "--selected").is_one_line_error

@@ -68,6 +68,25 @@ def test_a_sweep_from_plan_to_table(domainwise: Command, tmp_path: Path) -> None
     assert status == 0 and "training-domain validation" in text and "oracle validation" in text
 
 
+def test_a_grid_has_a_row_for_every_combination(domainwise: Command, tmp_path: Path) -> None:
+    grid = ("--grid", "eps=1,2", "--grid", "norm=l2,linf", "--algorithms", "DAT", "--test-domains", "scene1")
+    status, text, err = domainwise(*SWEEP, *grid, "--track", "penalties", "--out", tmp_path, "--json")
+    assert status == 0, err
+    rows = [row["method"] for row in json.loads(text)["tables"][0]["rows"]]
+    assert rows == [f"DAT (eps {eps}, norm {norm})" for eps in (1, 2) for norm in ("l2", "linf")]
+    runs = planned_runs(list(saved_plans(tmp_path)))
+    assert {(run.hparams["eps"], run.hparams["norm"]) for run in runs} == {
+        (eps, norm) for eps in (1, 2) for norm in ("l2", "linf")
+    }
+    assert all(RunFolder(tmp_path, run).read_penalties() for run in runs)
+
+
+@pytest.mark.parametrize("grid", ["eps", "eps=", "=1", "nothing=1,2"])
+def test_grids_that_mean_nothing(domainwise: Command, tmp_path: Path, grid: str) -> None:
+    status, text, err = domainwise(*SWEEP, "--grid", grid, "--out", tmp_path / "none", "--dry-run")
+    assert status == 2 and not text and err.startswith("error: ") and err.count("\n") == 1
+
+
 def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: Command, tmp_path: Path) -> None:
     from domainwise.sweep.plan import Plan
 

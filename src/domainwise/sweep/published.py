@@ -109,7 +109,7 @@ def read_published(folder: Path) -> list[PublishedRun]:
     try:
         lines = gzip.decompress(path.read_bytes()).decode().splitlines()
         return [PublishedRun.parse(line) for line in lines]
-    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
+    except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} holds no published records ({error}): restore it") from None
 
 
