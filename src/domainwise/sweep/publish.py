@@ -31,7 +31,8 @@ class Publication:
 def publish(folder: Path, target: Path) -> Publication:
     """Writes the records of a sweep's folder into another, with its plans and its tables under every selection rule.
 
-    Of a plan, only draws whose runs have all ended are published: what is compared was searched equally.
+    Of a plan, only draws whose runs have all ended are published: what is compared was searched equally. Where there is
+    no such draw yet, only the first trials are, of draws that ended in all of those.
     """
     if is_published(folder):
         raise UserError(f"{folder} holds published records: give the sweep's own folder")
@@ -52,16 +53,21 @@ def publish(folder: Path, target: Path) -> Publication:
 
 
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
-    """The ended runs of draws that some plan has finished in all trials and domains, and those of no plan."""
+    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan."""
     planned: set[str] = set()
     whole: set[str] = set()
     for plan in plans:
-        draws: dict[int, set[str]] = {}
+        cells: dict[tuple[int, int], set[str]] = {}
         for run in plan.runs():
-            draws.setdefault(run.draw, set()).add(run.id)
-        for own in draws.values():
-            planned |= own
-            whole |= own if own <= ended else set()
+            cells.setdefault((run.draw, run.trial), set()).add(run.id)
+        planned = planned.union(*cells.values())
+        for trials in range(plan.trials, 0, -1):
+            by_draw: list[set[str]] = [
+                set().union(*(cells[draw, trial] for trial in range(trials))) for draw in range(plan.draws)
+            ]
+            if found := [own for own in by_draw if own <= ended]:
+                whole = whole.union(*found)
+                break
     return whole | {run.id for run in runs if run.id in ended and run.id not in planned}
 
 

@@ -1,0 +1,44 @@
+"""`make reproduce-NAME`: every command it would give is one, and every experiment is published and continued."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from domainwise.cli import app
+
+ROOT = Path(__file__).parent.parent
+NAMES = re.findall(r"^EXPERIMENTS := (.*)$", (ROOT / "experiments.mk").read_text(), re.MULTILINE)[0].split()
+"""Those that can be published and continued."""
+
+
+def recipe(target: str, *words: str) -> list[list[str]]:
+    """The domainwise commands of a target, without running any."""
+    command = ["make", "-n", "--no-print-directory", target, "DOMAINWISE=domainwise", *words]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [shlex.split(line[line.index("domainwise") :])[1:] for line in lines if "domainwise" in line]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_unpacks_trains_and_publishes(name: str) -> None:
+    given = recipe(f"reproduce-{name}", "OPTIONS=--seed 7")
+    assert given[0] == ["unpack", f"results/{name}", f"runs/{name}"]
+    assert given[-1] == ["publish", f"runs/{name}", f"results/{name}"]
+    trained = [words for words in given if words[0] in ("sweep", "reproduce")]
+    assert trained and all(words[words.index("--out") + 1] == f"runs/{name}" for words in trained)
+    assert all(words[-2:] == ["--seed", "7"] for words in trained)
+    program = typer.main.get_command(app)
+    for words in given:
+        program.make_context("domainwise", list(words))
+        program.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+
+
+def test_every_method_is_tried_on_backgrounds() -> None:
+    from domainwise.algorithms import ALGORITHMS
+
+    (words,) = (words for words in recipe("reproduce-backgrounds") if words[0] == "sweep")
+    assert set(words[words.index("--algorithms") + 1].split(",")) == set(ALGORITHMS)
