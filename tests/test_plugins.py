@@ -11,6 +11,7 @@ import pytest
 
 from commands import commands
 from domainwise import plugins
+from domainwise.algorithms import ALGORITHMS
 from registries import nothing_stays_registered  # noqa: F401 (a fixture)
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
@@ -98,6 +99,15 @@ def test_an_installed_package_is_found_by_its_entry_point(tmp_path: Path) -> Non
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = domainwise(tmp_path, "list", "--json", PYTHONPATH=path)
     assert "Bars" in json.loads(result.stdout)["datasets"], result.stderr
+
+
+def test_installed_packages_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a thousand runs of a method that is not known here asks a thousand times."""
+    searches = []
+    monkeypatch.setattr(plugins, "entry_points", lambda group: searches.append(group) or ())
+    plugins.installed.cache_clear()
+    assert not any(f"nobody-{number}" in ALGORITHMS for number in range(3)) and searches == [plugins.GROUP]
+    plugins.installed.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def own_parts() -> Iterator[Finding]:
     except UserError as error:
         yield Finding("plugins", plugins.VARIABLE, False, str(error))
         return
-    named = [*plugins.files(), *(entry.value for entry in metadata.entry_points(group=plugins.GROUP))]
+    named = [*plugins.files(), *(entry.value for entry in plugins.installed())]
     for name in named:
         yield Finding("plugins", Path(name).name, True, name)
     if not named:

@@ -11,7 +11,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from domainwise.errors import UserError
@@ -34,9 +35,15 @@ def use(paths: Iterable[Path | str]) -> None:
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys((*files(), *wanted)))
 
 
+@cache
+def installed() -> tuple[EntryPoint, ...]:
+    """The plugins of installed packages, looked for once: names that nobody knows may be asked for by the thousand."""
+    return tuple(entry_points(group=GROUP))
+
+
 def load() -> None:
     """Imports what is in use and not yet imported."""
-    for entry in entry_points(group=GROUP):
+    for entry in installed():
         if entry.value not in _loaded:
             _loaded.add(entry.value)
             try:
