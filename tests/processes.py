@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -17,6 +18,19 @@ def quick_context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+def quick_server() -> str:
+    """Where the server behind `quick_context` listens."""
+    quick_context()
+    forkserver.ensure_running()
+    return forkserver._forkserver._forkserver_address
+
+
+def share_server(address: str) -> None:
+    """Lets this process, itself from that server, start others from it, where it would import all for one of its own."""
+    forkserver._forkserver._forkserver_address = address
+    forkserver._forkserver.ensure_running = lambda: None
 
 
 def alive(pid: int) -> bool:

@@ -17,17 +17,18 @@ from domainwise.sweep import local
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
 from domainwise.sweep.plan import Plan
-from processes import alive, quick_context
+from processes import alive, quick_context, quick_server, share_server
 
 PLAN = Plan(
-    "BackgroundDigits", ("ERM", "DAT"), draws=1, trials=2, steps=21, evaluate_every=10, hparams={"batch_size": 4}
+    "BackgroundDigits", ("ERM", "DAT"), draws=1, trials=1, steps=21, evaluate_every=10, hparams={"batch_size": 4}
 )
 KILLS = 10
 Results = dict[str, tuple[list[tuple[object, ...]], str, bytes]]
 
 
-def drive(out: Path, pipe: "Connection[list[int], None]") -> None:
+def drive(out: Path, pipe: "Connection[list[int], None]", server: str) -> None:
     """A sweep's driver, which tells the process numbers of its workers at every event."""
+    share_server(server)
     context = quick_context()
     multiprocessing.get_context = lambda _: context
     local.ATTEMPTS = 100  # one run may be unlucky more than twice
@@ -39,7 +40,7 @@ def drive(out: Path, pipe: "Connection[list[int], None]") -> None:
 def start(out: Path) -> tuple[BaseProcess, "Connection[None, list[int]]"]:
     context = quick_context()
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=drive, args=(out, theirs))
+    process = context.Process(target=drive, args=(out, theirs, quick_server()))
     process.start()
     theirs.close()
     return process, ours
