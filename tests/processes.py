@@ -28,7 +28,7 @@ def quick_server() -> str:
 
 
 def share_server(address: str) -> None:
-    """Lets this process, itself from that server, start others from it, where it would import all for one of its own."""
+    """Lets this process, itself from that server, start others from it: one of its own would import all again."""
     forkserver._forkserver._forkserver_address = address
     forkserver._forkserver.ensure_running = lambda: None
 
