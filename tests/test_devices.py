@@ -59,17 +59,20 @@ def test_bf16_trains_to_about_the_same(tmp_path: Path) -> None:
 
 
 def test_the_mnist_net_in_bf16_computes_what_it_computes_in_float64() -> None:
-    """Outputs and every gradient to bf16's precision, over both layouts of memory it passes through."""
+    """Outputs, every gradient, and every gradient of a penalty on the image's gradient, to bf16's precision."""
     torch.manual_seed(0)
     x = torch.rand(6, 2, 28, 28)
     seen = {}
     for precision, dtype in (("fp32", torch.float64), ("bf16", torch.float32)):
         torch.manual_seed(1)
         network = build("mnist-cnn", (2, 28, 28), 2, precision=precision).to(memory_format=torch.channels_last)
+        parameters = list(network.to(dtype).features.parameters())
         images = x.to(dtype).requires_grad_()
-        z = network.to(dtype).represent(images)
-        z.square().sum().backward()
-        seen[precision] = [z, images.grad, *(p.grad for p in network.features.parameters())]
+        z = network.represent(images)
+        first = torch.autograd.grad(z.square().sum(), [images, *parameters], retain_graph=True)
+        (slope,) = torch.autograd.grad(z.square().sum(), images, create_graph=True)
+        second = torch.autograd.grad((slope * images.detach()).sum(), parameters)
+        seen[precision] = [z, *first, *second]
     for ours, exact in zip(seen["bf16"], seen["fp32"], strict=True):
         part = 0.15 if exact.shape == x.shape else 0.02  # an image's gradient takes each ReLU's flips one by one
         assert (ours - exact).norm() <= part * exact.norm()

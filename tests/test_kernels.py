@@ -1,4 +1,4 @@
-"""Our Triton kernels against float64: interpreted on a CPU, or as they are on a GPU."""
+"""Our kernels against float64: the CPU's, and Triton's, interpreted on a CPU or as they are on a GPU."""
 
 import os
 from typing import Any
@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, library
 from torch.nn import functional as F
 
-from domainwise.kernels import group_norm, relu_group_norm
+from domainwise.kernels import group_norm, group_norm_cpu, relu_group_norm
 
 GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
 if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
@@ -20,7 +19,18 @@ needs_triton = pytest.mark.skipif(not group_norm.TRITON, reason="Triton is not i
 SHAPES = [(3, 64, 7, 5), (2, 128, 9, 9), (1, 32, 1, 1), (2, 256, 3, 3)]
 
 
-def problem(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@pytest.fixture(params=["cpu", pytest.param("triton", marks=needs_triton)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the kernels under test compute."""
+    if request.param == "cpu":
+        return "cpu"
+    from domainwise.kernels import group_norm_triton
+
+    monkeypatch.setattr(group_norm, "kernels", lambda _: group_norm_triton)
+    return "cuda" if GPU else "cpu"
+
+
+def problem(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     """x, weight, bias and the gradient of y; a third of x is negative, some of it zero."""
     generator = torch.Generator().manual_seed(sum(shape))
     x = torch.randn(shape, generator=generator) + 0.4
@@ -28,7 +38,7 @@ def problem(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple
     weight, bias = torch.randn(2, shape[1], generator=generator)
     dy = torch.randn(shape, generator=generator)
     x, dy = (t.to(dtype).contiguous(memory_format=torch.channels_last) for t in (x, dy))
-    return tuple(t.to(DEVICE) for t in (x, weight, bias, dy))
+    return tuple(t.to(device) for t in (x, weight, bias, dy))
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
@@ -46,11 +56,12 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.ops.domainwise.relu_group_norm(x, weight, bias, 8, 1e-5)[0]
 
 
-@needs_triton
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-def test_relu_group_norm_and_its_gradients(shape: tuple[int, ...], dtype: torch.dtype, tolerance: float) -> None:
-    x, weight, bias, dy = problem(shape, dtype)
+def test_relu_group_norm_and_its_gradients(
+    shape: tuple[int, ...], device: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    x, weight, bias, dy = problem(shape, device, dtype)
     inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
     y = fused(*inputs)
     assert y.dtype == dtype and y.is_contiguous(memory_format=torch.channels_last)
@@ -59,9 +70,8 @@ def test_relu_group_norm_and_its_gradients(shape: tuple[int, ...], dtype: torch.
         assert close(ours, theirs, tolerance)
 
 
-@needs_triton
-def test_any_memory_format_will_do() -> None:
-    x, weight, bias, dy = problem(SHAPES[0])
+def test_any_memory_format_will_do(device: str) -> None:
+    x, weight, bias, dy = problem(SHAPES[0], device)
     inputs = [x.contiguous().requires_grad_(), weight, bias]
     y = fused(*inputs)
     (dx,) = torch.autograd.grad(y, inputs[0], dy.contiguous())
@@ -69,16 +79,14 @@ def test_any_memory_format_will_do() -> None:
     assert close(y, expected[0], 1e-6) and close(dx, expected[1], 1e-6)
 
 
-@needs_triton
-def test_nan_is_not_hidden() -> None:
-    x, weight, bias, _ = problem(SHAPES[0])
+def test_nan_is_not_hidden(device: str) -> None:
+    x, weight, bias, _ = problem(SHAPES[0], device)
     x[0, 0, 0, 0] = torch.nan
     assert fused(x, weight, bias)[0, :8].isnan().all() and not fused(x, weight, bias)[1:].isnan().any()
 
 
-@needs_triton
-def test_second_derivatives_are_those_of_plain_pytorch() -> None:
-    x, weight, bias, dy = problem((2, 64, 3, 3))
+def test_second_derivatives_are_those_of_plain_pytorch(device: str) -> None:
+    x, weight, bias, dy = problem((2, 64, 3, 3), device)
 
     def penalty(function: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
         inputs = [t.to(dtype).detach().requires_grad_() for t in (x, weight, bias)]
@@ -90,10 +98,9 @@ def test_second_derivatives_are_those_of_plain_pytorch() -> None:
         assert close(ours, theirs, 1e-4)
 
 
-@needs_triton
-def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
+def test_the_kernels_keep_what_torch_is_told_of_them(device: str) -> None:
     """Shapes, strides and dtypes as promised to the compiler, no hidden mutation."""
-    x, weight, bias, dy = problem(SHAPES[0])
+    x, weight, bias, dy = problem(SHAPES[0], device)
     _, mean, scale = torch.ops.domainwise.relu_group_norm(x, weight, bias, 8, 1e-5)
     checks = ("test_schema", "test_faketensor")
     library.opcheck(torch.ops.domainwise.relu_group_norm, (x, weight, bias, 8, 1e-5), test_utils=checks)
@@ -101,10 +108,18 @@ def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
     library.opcheck(torch.ops.domainwise.relu_group_norm_backward, given, test_utils=checks)
 
 
-@needs_triton
+def test_on_a_cpu_a_batch_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias, dy = problem((5, 64, 3, 4), "cpu")
+    monkeypatch.setattr(group_norm_cpu, "CACHED", 2 * x[0].numel())
+    y, *statistics = group_norm_cpu.forward(x, weight, bias, 8, 1e-5)
+    dx, (dbias, dweight) = group_norm_cpu.backward(dy, x, weight, *statistics)
+    for ours, theirs in zip((y, dx, dweight, dbias), reference(x, weight, bias, dy), strict=True):
+        assert close(ours, theirs, 1e-6)
+
+
 @pytest.mark.slow
-def test_compiled_code_calls_the_kernels() -> None:
-    x, weight, bias, dy = problem(SHAPES[0])
+def test_compiled_code_calls_the_kernels(device: str) -> None:
+    x, weight, bias, dy = problem(SHAPES[0], device)
     inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
     y = torch.compile(lambda *given: 2 * fused(*given), backend="inductor" if GPU else "aot_eager")(*inputs)
     found = (y / 2, *torch.autograd.grad(y / 2, inputs, dy))
@@ -116,6 +131,17 @@ def test_elsewhere_it_is_plain_pytorch() -> None:
     norm = torch.nn.GroupNorm(8, 64)
     x = torch.randn(2, 64, 5, 5)
     assert torch.equal(relu_group_norm(x.clone(), norm), norm(F.relu(x)))
+
+
+@pytest.mark.parametrize(("channels", "ours"), [(64, True), (120, True), (128, False)])
+def test_in_bf16_small_groups_are_ours(channels: int, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(group_norm, "kernels", lambda device: seen.append(device) or group_norm_cpu)
+    norm = torch.nn.GroupNorm(8, channels)
+    x = torch.randn(2, channels, 5, 5, dtype=torch.bfloat16)
+    y, expected = relu_group_norm(x.clone(), norm), norm.double()(F.relu(x.double()))
+    assert y.dtype == x.dtype and close(y, expected, 1e-2)
+    assert seen == ["cpu"] * ours
 
 
 @pytest.mark.parametrize(("channels", "groups", "fits"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)])

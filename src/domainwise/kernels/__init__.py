@@ -1,4 +1,4 @@
-"""Kernels of our own, for GPUs with Triton; everywhere else the same in plain PyTorch."""
+"""Kernels of our own, where PyTorch's are slow; everywhere else the same in plain PyTorch."""
 
 from domainwise.kernels.group_norm import relu_group_norm
 

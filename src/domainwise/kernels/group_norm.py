@@ -1,6 +1,8 @@
-"""ReLU, then GroupNorm: one pass over memory less in each direction where Triton can do both at once."""
+"""ReLU, then GroupNorm, by our own kernels where PyTorch's are slow: on GPUs, and on CPUs for small groups in bf16."""
 
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,7 +17,8 @@ BLOCK_CHANNELS = 32
 def relu_group_norm(x: Tensor, norm: nn.Module) -> Tensor:
     """norm(relu(x)), which may overwrite x; `norm` is a GroupNorm."""
     assert isinstance(norm, nn.GroupNorm)
-    if TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and fits(norm):
+    on_gpu = TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and fits(norm)
+    if on_gpu or (x.is_cpu and x.dtype == torch.bfloat16 and narrow(norm)):
         fused: Tensor = torch.ops.domainwise.relu_group_norm(x, norm.weight, norm.bias, norm.num_groups, norm.eps)[0]
         return fused
     return norm(F.relu(x, inplace=True))
@@ -27,12 +30,20 @@ def fits(norm: nn.GroupNorm) -> bool:
     return norm.affine and norm.num_channels % BLOCK_CHANNELS == 0 and per_group in (1, 2, 4, 8, 16, 32)
 
 
+def narrow(norm: nn.GroupNorm) -> bool:
+    """Whether a group of a pixel does not fill a vector register of a CPU that has bf16: 16 numbers of float32."""
+    return norm.affine and norm.num_channels // norm.num_groups < 16
+
+
+def kernels(device: str) -> ModuleType:
+    """Those for this type of device."""
+    return import_module(f"domainwise.kernels.group_norm_{'cpu' if device == 'cpu' else 'triton'}")
+
+
 @library.custom_op("domainwise::relu_group_norm", mutates_args=())
 def _forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The result in channels_last and x's dtype, and what the backward pass needs: means and 1 / deviations [N, G]."""
-    from domainwise.kernels import group_norm_triton
-
-    return group_norm_triton.forward(x, weight, bias, groups, eps)
+    return kernels(x.device.type).forward(x, weight, bias, groups, eps)
 
 
 @_forward.register_fake
@@ -44,9 +55,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple
 @library.custom_op("domainwise::relu_group_norm_backward", mutates_args=())
 def _backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, and the gradients of bias and weight as the two rows of a tensor."""
-    from domainwise.kernels import group_norm_triton
-
-    return group_norm_triton.backward(dy, x, weight, mean, scale)
+    return kernels(x.device.type).backward(dy, x, weight, mean, scale)
 
 
 @_backward.register_fake

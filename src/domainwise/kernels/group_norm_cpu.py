@@ -1,0 +1,80 @@
+"""ReLU and GroupNorm on a CPU, forward and backward, over channels_last memory, for groups of few channels.
+
+The formulas are those of `group_norm_triton`. PyTorch's own kernel takes one group of one pixel at a time, which may
+be less than a vector register holds, and then ten times as long. Here whole rows of channels are summed first, and
+their sums by group. A few samples at a time are turned to float32, so that nothing but x, dy and results leaves the
+cache.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+import torch
+from torch import Tensor
+
+CACHED = 3 * 2**18
+"""Numbers of x that are in the cache at a time."""
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """norm(relu(x)), and the means and 1 / deviations [N, G] of relu(x)."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.empty_like(x)
+    means, scales = torch.empty(len(x), groups, 1), torch.empty(len(x), groups, 1)
+    weight, bias = weight.view(groups, -1), bias.view(groups, -1)
+    n = prod(x.shape[1:]) // groups
+    for (r, squares), x_part, y_part, mean, scale in _parts(2, _rows(x), _rows(y), means, scales):
+        r.copy_(x_part).relu_()
+        torch.div(_sums(r, groups).sum(2, keepdim=True), n, out=mean)
+        square = _sums(torch.mul(r, r, out=squares), groups).sum(2, keepdim=True).div_(n)
+        torch.rsqrt(square.addcmul_(mean, mean, value=-1).clamp_min_(0).add_(eps), out=scale)
+        slope = scale * weight
+        shift = torch.addcmul(bias, mean, slope, value=-1)
+        y_part.copy_(torch.addcmul(_row(shift), r, _row(slope), out=r))
+    return y, means.squeeze(2), scales.squeeze(2)
+
+
+def backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and those of bias and weight in one tensor [2, C]."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    dy = dy.contiguous(memory_format=torch.channels_last)
+    dx = torch.empty_like(x)
+    mean, scale = mean.unsqueeze(2), scale.unsqueeze(2)
+    weight = weight.view(mean.shape[1], -1)
+    gradients = torch.zeros(2, *weight.shape)
+    n = prod(x.shape[1:]) // len(weight)
+    for (r, dr, products), x_part, dy_part, dx_part, m, s in _parts(3, _rows(x), _rows(dy), _rows(dx), mean, scale):
+        r.copy_(x_part).relu_()
+        dr.copy_(dy_part)
+        dbias = _sums(dr, len(weight))
+        dweight = _sums(torch.mul(dr, r, out=products), len(weight)).addcmul_(dbias, m, value=-1).mul_(s)
+        gradients += torch.stack([dbias.sum(0), dweight.sum(0)])
+        slope = s * weight
+        by_r = (slope * dweight).sum(2, keepdim=True).mul_(s).div_(-n)
+        constant = (slope * dbias).sum(2, keepdim=True).div_(-n).addcmul_(by_r, m, value=-1)
+        torch.addcmul(_row(constant.expand_as(slope)), dr, _row(slope), out=dr).addcmul_(r, _row(by_r.expand_as(slope)))
+        dx_part.copy_(torch.ops.aten.threshold_backward.grad_input(dr, r, 0, grad_input=dr))
+    return dx, gradients.flatten(1)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The rows of channels [N, HW, C] as they lie in memory."""
+    return x.permute(0, 2, 3, 1).flatten(1, 2)
+
+
+def _parts(count: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """A few samples of each at a time, after as much of `count` buffers in float32 as their rows need."""
+    size = min(len(rows), max(1, CACHED // prod(rows.shape[1:])))
+    buffers = torch.empty(count, size, *rows.shape[1:])
+    for parts in zip(*(tensor.split(size) for tensor in (rows, *others)), strict=True):
+        yield buffers[:, : len(parts[0])], *parts
+
+
+def _sums(rows: Tensor, groups: int) -> Tensor:
+    """Over pixels: [N, G, C / G]."""
+    return rows.sum(1).unflatten(1, (groups, -1))
+
+
+def _row(values: Tensor) -> Tensor:
+    """Values [N, G, C / G] of the channels as a row [N, 1, C]."""
+    return values.flatten(1).unsqueeze(1)
