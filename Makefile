@@ -48,6 +48,7 @@ bench: $(READY)
 docs: $(READY)
 	$(BIN)/python -m domainwise.report.methods > docs/methods.md
 	$(BIN)/python -m domainwise.report.commands > docs/commands.md
+	$(BIN)/python -m domainwise.report.evidence README.md docs/*.md
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
 	@echo 'open docs/_build/html/index.html'
 

@@ -49,15 +49,23 @@ class ColourUse:
     images: int
 
     @property
+    def follows(self) -> str:
+        """What the answers follow most often, "neither" if nothing clearly."""
+        (best, share), (_, second) = self._ranked[:2]
+        return "neither" if share - second <= CLEAR * math.sqrt(0.5 / self.images) else best
+
+    @property
+    def _ranked(self) -> list[tuple[str, float]]:
+        shares = {"colour": self.colour, "the opposite of colour": 1 - self.colour, "the digit": self.digit}
+        return sorted(shares.items(), key=lambda item: -item[1])
+
+    @property
     def sentence(self) -> str:
         rest = f"the answer changes with the colour alone in {percent(self.changed)}"
         others = f"colour {percent(self.colour)}, digit {percent(self.digit)}, constant {percent(self.constant)}"
-        shares = {"colour": self.colour, "the opposite of colour": 1 - self.colour, "the digit": self.digit}
-        (best, share), (_, second) = sorted(shares.items(), key=lambda item: -item[1])[:2]
-        error = math.sqrt(0.5 / self.images)
-        if share - second <= CLEAR * error:
+        if self.follows == "neither":
             return f"Follows neither colour nor digit clearly ({others}; {rest})."
-        return f"Follows {best} in {percent(share)} of the cases ({others}; {rest})."
+        return f"Follows {self.follows} in {percent(self._ranked[0][1])} of the cases ({others}; {rest})."
 
 
 @dataclass(frozen=True)

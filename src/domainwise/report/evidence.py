@@ -1,0 +1,250 @@
+"""Numbers and tables of pages, written from published records: `python -m domainwise.report.evidence docs/*.md`.
+
+A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, in a line or around a block of its own;
+what stands between is replaced by what the words ask of the folder `results`. What was not run is said to be not run.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from domainwise import files
+from domainwise.algorithms import ALGORITHMS
+from domainwise.analysis.audit import CONSTANT
+from domainwise.analysis.choose import Wanted
+from domainwise.analysis.selected import selected_runs
+from domainwise.analysis.shortcuts import ColourUse
+from domainwise.data import find_dataset
+from domainwise.errors import UserError, unknown
+from domainwise.protocol.selection import Choice
+from domainwise.records import PenaltyRecord
+from domainwise.report import beside
+from domainwise.report.figures import TooFew, draw
+from domainwise.report.formats import NOT_RUN, bars, cells, headings
+from domainwise.report.statistics import Estimate, estimate
+from domainwise.report.tables import AccuracyTable, Row, tables
+from domainwise.runs import Run
+from domainwise.sweep.collection import Collection, collect, method, read_penalties
+from domainwise.sweep.publish import origins
+from domainwise.sweep.published import is_published, read_published
+
+PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
+PAPERS = " (paper)"
+"""What a row searched in the paper's ranges is called; pages say so in words."""
+AS_THE_PAPER = 2
+"""Standard errors of a difference within which ours and the paper's number are said to agree."""
+
+
+class Results:
+    """What is published in one folder, asked for in words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def collection(self) -> Collection:
+        return collect(self.folder)
+
+    @property
+    def there(self) -> bool:
+        return self.folder.is_dir() and is_published(self.folder)
+
+    def of_rule(self, rule: str) -> AccuracyTable:
+        found = tables(self.collection, rule)
+        if len(found) != 1:
+            raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
+        return found[0]
+
+    def row(self, name: str, rule: str) -> Row | None:
+        return next((r for r in self.of_rule(rule).rows if r.method in (name, f"{name}{PAPERS}")), None)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """As tables order them: algorithms as registered, domains as the dataset has them, trials as numbered."""
+        algorithms = list(ALGORITHMS)
+
+        def place(run: Run) -> tuple[int, int, int]:
+            domains = find_dataset(run.dataset).domains
+            return algorithms.index(run.algorithm), domains.index(run.test_domains[0]), run.trial
+
+        return sorted(self.collection.runs, key=place)
+
+    @cached_property
+    def chosen(self) -> dict[Run, dict[str, Choice]]:
+        return selected_runs(self.collection, Wanted())
+
+    @cached_property
+    def colour_uses(self) -> dict[Run, tuple[ColourUse, bool]]:
+        """Of every run audited on ColoredMNIST: what it uses, and whether it answers alike whatever it sees."""
+        audited = {one.run: one.audit for one in read_published(self.folder) if one.audit is not None}
+        return {
+            run: (ColourUse(**audit["shortcut"]), audit["commonest"]["share"] > CONSTANT)
+            for run, audit in audited.items()
+        }
+
+
+def made(results: Results) -> str:
+    """On which device, by which commit and when."""
+    return "; ".join(line.strip() for line in origins(results.collection.statuses.values()))
+
+
+def table(results: Results, rule: str) -> str:
+    """The whole table by one rule."""
+    found = results.of_rule(rule)
+    names = headings(found)
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for name, line in cells(found):
+        shown = [f"**{text}**" if bold else text for text, bold in line]
+        lines.append(f"| {' | '.join([bars(name.removesuffix(PAPERS)), *shown])} |")
+    caption = [found.caption.replace(PAPERS, ""), *([origin] if (origin := made(results)) else [])]
+    return "\n".join([*lines, "", f"{'. '.join(caption)}."])
+
+
+def mean(results: Results, name: str, column: str, rule: str) -> str:
+    """One cell, or the average over the unseen domains."""
+    row = results.row(name, rule)
+    value = None if row is None else row.average if column == "average" else row.cells.get(column)
+    return NOT_RUN if value is None else str(value)
+
+
+def gap(results: Results, name: str, rule: str) -> str:
+    """How far a method is from ERM, over how many pairs of runs."""
+    row = results.row(name, rule)
+    if row is None or row.difference is None:
+        return NOT_RUN
+    found = row.difference
+    return f"{found} points over {found.n} pairs of runs (ahead in {found.ahead}, sign test p = {found.sign_p:.2g})"
+
+
+def effort(results: Results, name: str) -> str:
+    """How much was searched for a method."""
+    row = results.row(name, "oracle")
+    return NOT_RUN if row is None else f"{row.draws} draws x {row.trials} trials x {row.steps} steps"
+
+
+def paper(results: Results, name: str) -> str:
+    """A table of the paper beside ours, cell by cell, with a verdict; its rows that were not run are named."""
+    datasets = {run.dataset for run in results.collection.runs}
+    rows = [row for row in beside.compare(name, results.collection) if row.paper.dataset in datasets]
+    lines = ["| algorithm | unseen | selection | paper | ours | verdict | draws x trials x steps |", f"|{'---|' * 7}"]
+    for row in rows:
+        if row.mean is not None:
+            numbers = beside.printed(row.paper.mean, row.paper.error), beside.printed(row.mean, row.error)
+            words = [row.method, row.place, row.paper.selection, *numbers, verdict(row), row.effort]
+            lines.append(f"| {' | '.join(map(bars, words))} |")
+    missing = dict.fromkeys(row.method for row in rows if row.mean is None)
+    notes = [f"Unlike the paper: {'; '.join(beside.unlike(name, rows))}."]
+    notes += [f"Not run, or not on every domain: {', '.join(missing)}."] if missing else []
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def verdict(row: beside.Comparison) -> str:
+    """Whether a number of ours is the paper's, as far as both standard errors tell."""
+    assert row.mean is not None
+    gap = row.mean - row.paper.mean
+    if row.error is None or row.paper.error is None:
+        return f"{gap:+.1f}, no error known"
+    if abs(gap) <= AS_THE_PAPER * (row.error**2 + row.paper.error**2) ** 0.5:
+        return "agrees"
+    return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.1f}"
+
+
+def audit(results: Results, rule: str) -> str:
+    """Per method and unseen domain: what the models that a rule chose follow, colour or digit."""
+    rows: dict[tuple[str, str], list[tuple[Choice, ColourUse, bool]]] = {}
+    for run in results.runs:
+        choices = results.chosen.get(run, {})
+        if rule in choices and run in results.colour_uses:
+            rows.setdefault((method(run).removesuffix(PAPERS), run.test_domains[0]), []).append(
+                (choices[rule], *results.colour_uses[run])
+            )
+    lines = ["| algorithm | unseen | accuracy per trial | follows | is the colour | is the digit |", f"|{'---|' * 6}"]
+    for (name, unseen), own in rows.items():
+        accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in own)
+        follows = ", ".join("nothing" if constant else use.follows for _, use, constant in own)
+        shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in own) for of in ("colour", "digit")]
+        lines.append(f"| {' | '.join([name, unseen, accuracies, follows, *shares])} |")
+    return "\n".join(lines) if rows else NOT_RUN
+
+
+def penalties(results: Results) -> str:
+    """Every penalty at the end of training, mean over domains, mean ± standard error over runs."""
+    last = _last_penalties(results)
+    names = {"irm": "IRM's", "at": "linearised AT's", "dat": "linearised DAT's", "ldat": "LDAT's"}
+    lines = [f"| trained with | {' | '.join(names.values())} |", f"|{'---|' * (1 + len(names))}"]
+    for name, runs in last.items():
+        lines.append(f"| {' | '.join([name, *(_small([own[key] for own in runs.values()]) for key in names)])} |")
+    return "\n".join(lines)
+
+
+def penalty(results: Results, which: str, name: str, other: str) -> str:
+    """One method's penalty at the end beside another's, over the pairs of runs that share domain and trial."""
+    last = _last_penalties(results)
+    if name not in last or other not in last:
+        return NOT_RUN
+    pairs = [(last[name][key][which], last[other][key][which]) for key in last[name] if key in last[other]]
+    ours, theirs = (_small([pair[i] for pair in pairs]) for i in (0, 1))
+    lower = sum(a < b for a, b in pairs)
+    return f"{ours} after {name}, {theirs} after {other}, lower in {lower} of {len(pairs)} pairs of runs"
+
+
+def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int], dict[str, float]]]:
+    """method -> (unseen domain, trial) -> penalty -> mean over training domains, after the last step."""
+    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+    tracked = read_penalties(results.folder, results.runs)
+    for run in (run for run in results.runs if run.id in tracked):
+        rows = tracked[run.id]
+        last: Sequence[PenaltyRecord] = [row for row in rows if row.step == rows[-1].step]
+        means = {name: sum(getattr(row, name) for row in last) / len(last) for name in ("irm", "at", "dat", "ldat")}
+        found.setdefault(method(run), {})[run.test_domains[0], run.trial] = means
+    return found
+
+
+def _small(values: Sequence[float]) -> str:
+    found: Estimate = estimate(values)
+    return f"{found.mean:.2g} ± {found.error:.1g}"
+
+
+def figure(results: Results, name: str) -> str:
+    """What a figure says in words."""
+    try:
+        return "; ".join(draw(name, results.folder, results.collection).sentences)
+    except TooFew:
+        return NOT_RUN
+
+
+ASKABLE: Mapping[str, Callable[..., str]] = {
+    one.__name__: one for one in (made, table, mean, gap, effort, paper, audit, penalties, penalty, figure)
+}
+
+
+def answer(root: Path, words: str) -> str:
+    """What stands in a place: e.g. "gap backgrounds DAT training-domain"."""
+    question, name, *rest = words.split()
+    if question not in ASKABLE:
+        raise unknown("question to results", question, ASKABLE)
+    results = Results(root / name)
+    if not results.there:
+        return NOT_RUN
+    return ASKABLE[question](results, *rest)
+
+
+def filled(text: str, root: Path) -> str:
+    """A page with all its places filled: a place that holds a line break is a block, any other part of a line."""
+
+    def fill(place: re.Match[str]) -> str:
+        found = answer(root, place["words"])
+        inside = f"\n\n{found}\n\n" if "\n" in place["old"] else found
+        return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
+
+    return PLACE.sub(fill, text)
+
+
+if __name__ == "__main__":
+    for page in map(Path, sys.argv[1:]):
+        old = page.read_text(encoding="utf-8")
+        if (new := filled(old, Path("results"))) != old:
+            with files.atomic(page) as file:
+                file.write(new.encode())

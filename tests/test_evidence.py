@@ -1,0 +1,120 @@
+"""Pages and the records they stand on: what a place shows is what the records say, and what is missing is not run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from domainwise.analysis.shortcuts import ColourUse
+from domainwise.errors import UserError
+from domainwise.paper.tables import find_table
+from domainwise.records import PenaltyRecord, RunFolder
+from domainwise.report.beside import Comparison
+from domainwise.report.evidence import PLACE, answer, filled, verdict
+from domainwise.sweep.publish import publish
+from kept import COLOURS, colours, keep, sweep
+
+ROOT = Path(__file__).parent.parent
+PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_show_what_the_records_say(page: Path) -> None:
+    text = page.read_text()
+    assert filled(text, ROOT / "results") == text, "make docs brings it up to date"
+
+
+def test_every_published_experiment_is_shown() -> None:
+    shown = {match["words"].split()[1] for page in PAGES for match in PLACE.finditer(page.read_text())}
+    published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
+    assert published <= shown
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ERM and DAT on ColoredMNIST, two draws and trials: ERM has 50 % and 52 %, DAT ten more, on every domain."""
+    folder = tmp_path_factory.mktemp("results")
+    publish(sweep(folder / "runs"), folder / "cmnist")
+    return folder
+
+
+def test_cells_gaps_and_effort(root: Path) -> None:
+    assert answer(root, "mean cmnist DAT average oracle") == "61.0 ± 0.7"
+    assert answer(root, "mean cmnist ERM -90% training-domain") == "51.0 ± 0.7"
+    assert answer(root, "gap cmnist DAT oracle").startswith("+10.0 ± 0.0 points over 6 pairs of runs (ahead in 6,")
+    assert answer(root, "effort cmnist DAT") == "2 draws x 2 trials x 21 steps"
+    block = answer(root, "table cmnist oracle").splitlines()
+    assert block[0] == "| algorithm | +90% | +80% | -90% | average | minus ERM |"
+    assert block[2].startswith("| ERM | 51.0 ± 0.7 |") and "oracle" in block[-1]
+
+
+def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
+    for words in ("table nothing oracle", "mean cmnist IRM average oracle", "gap cmnist IRM oracle"):
+        assert answer(root, words) == "not run"
+    for words in ("effort cmnist IRM", "audit cmnist oracle", "penalty cmnist irm DAT ERM", "figure cmnist norms"):
+        assert answer(root, words) == "not run"
+    with pytest.raises(UserError, match="question"):
+        answer(root, "weather cmnist")
+
+
+def test_the_paper_beside_ours(root: Path) -> None:
+    lines = answer(root, "paper cmnist cmnist").splitlines()
+    rows = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| DAT")}
+    assert rows["| DAT", "-90%"].endswith("| 2 x 2 x 21 |") and "| 61.0 ± 0.7 |" in rows["| DAT", "-90%"]
+    assert "2 of 20 draws" in lines[-1] and "Not run, or not on every domain: UAT." in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "says"),
+    [(71.0, 0.6, "agrees"), (71.0, 0.1, "lower by 1.0"), (73.5, 0.3, "higher by 1.5"), (73.0, None, "+1.0, no error")],
+)
+def test_verdicts(mean: float, error: float | None, says: str) -> None:
+    cell = replace(find_table("cmnist").published[0], mean=72.0, error=0.2)
+    assert verdict(Comparison(cell, mean, error)).startswith(says)
+
+
+def test_what_the_selected_models_follow(tmp_path: Path) -> None:
+    """Of two draws the second is the oracle's; its audit is shown, with the trials in order."""
+    everywhere = dict.fromkeys(COLOURS, 0.5)
+    for trial in (1, 0):
+        for draw in range(2):
+            run = colours("DAT", "-90%", draw=draw, trial=trial)
+            kept = keep(tmp_path / "runs", run, 0.1 + 0.4 * trial, unseen_out=0.2 + 0.3 * draw)
+            use = ColourUse(everywhere, everywhere, 0.9 - 0.4 * draw * trial, 0.5, 0.5, 0.8, 6000)
+            said = {"label": "0-4", "share": 1.0 if draw and trial else 0.5}
+            kept.save_audit({"shortcut": vars(use), "commonest": said, "sentence": ""})
+    publish(tmp_path / "runs", tmp_path / "cmnist")
+    lines = answer(tmp_path, "audit cmnist oracle").splitlines()
+    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
+
+
+def test_penalties_at_the_end(tmp_path: Path) -> None:
+    for algorithm, value in (("ERM", 4.0), ("DAT", 1.0)):
+        for trial in range(2):
+            run = colours(algorithm, "-90%", trial=trial, track=("penalties",))
+            kept = keep(tmp_path / "runs", run, 0.5)
+            for step, factor in ((0, 100.0), (20, 1.0)):
+                pair = ((domain, factor * value * size) for domain, size in (("+90%", 0.5), ("+80%", 1.5 + trial)))
+                kept.append_penalties([PenaltyRecord(run.id, step, domain, one, one, one, one) for domain, one in pair])
+    publish(tmp_path / "runs", tmp_path / "theory")
+    assert answer(tmp_path, "penalty theory irm DAT ERM") == (
+        "1.2 ± 0.2 after DAT, 5 ± 0.7 after ERM, lower in 2 of 2 pairs of runs"
+    )
+    assert answer(tmp_path, "penalties theory").splitlines()[2] == "| ERM | 5 ± 0.7 | 5 ± 0.7 | 5 ± 0.7 | 5 ± 0.7 |"
+
+
+def test_places_in_lines_and_blocks(root: Path) -> None:
+    page = "DAT: <!-- results: mean cmnist DAT average oracle -->?<!-- /results -->.\n"
+    page += "<!-- results: table nothing oracle -->\n<!-- /results -->\n"
+    once = filled(page, root)
+    assert once.startswith("DAT: <!-- results: mean cmnist DAT average oracle -->61.0 ± 0.7<!-- /results -->.\n")
+    assert once.endswith("-->\n\nnot run\n\n<!-- /results -->\n") and filled(once, root) == once
+
+
+def test_an_audit_is_read_back(tmp_path: Path) -> None:
+    run = colours("ERM", "-90%")
+    keep(tmp_path, run, 0.5).save_audit({"sentence": "x"})
+    assert RunFolder(tmp_path, run).read_audit() == {"sentence": "x"}
+    RunFolder(tmp_path, run).audit_file.write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        RunFolder(tmp_path, run).read_audit()
