@@ -34,7 +34,7 @@ SMALLER = {
     "demo": "--steps 2 --trials 1",
     "train": "--steps 3 --hparam batch_size=4 --device cpu",
     "sweep": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu --workers 2",
-    "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu",
+    "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu --network mlp",
     "compare": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu",
     "shift": "--images 300 --device cpu",
     "bench": "--batch-size 2 --seconds 0 --precisions fp32 --algorithms ERM --device cpu",
@@ -81,6 +81,8 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = words[1:]
     name = next((word for word in arguments if word in SMALLER), "")
     arguments = [word for word in arguments if word != "--watch"] + shlex.split(SMALLER.get(name, ""))
+    if "--image-size" in arguments:
+        arguments += ["--image-size", "32"]
     before = dict(os.environ)
     os.environ.update(settings)
     try:
