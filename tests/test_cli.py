@@ -322,7 +322,7 @@ class RunningDemo:
 
     @staticmethod
     def arguments(out: Path) -> list[str]:
-        return [*"demo --steps 4 --trials 1 --workers 2 --out".split(), str(out)]
+        return ["demo", "--steps", "4", "--trials", "1", "--workers", "2", "--out", str(out)]
 
     def __enter__(self) -> "RunningDemo":
         return self

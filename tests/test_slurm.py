@@ -22,7 +22,7 @@ from domainwise.sweep.events import Settings
 
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'domainwise[slurm]'")
 
-LONG = Run.plan("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, steps=301, evaluate_every=10)
+LONG = Run.plan("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, steps=201, evaluate_every=10)
 
 
 def real_slurm() -> bool:
