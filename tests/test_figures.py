@@ -129,6 +129,21 @@ def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: P
     )
 
 
+def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.5)):
+        for trial in range(2):
+            for j, unseen in enumerate(("scene1", "scene2", "scene3", "scene4")):
+                keep(tmp_path, level + 0.02 * trial + 0.01 * j, unseen, algorithm, trial=trial)
+    drawing = drawn("methods", tmp_path)
+    (axis,) = drawing.figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["IRM", "ERM", "DAT"]
+    means = [bar.lines[0].get_xdata()[0] for bar in axis.containers]
+    assert means == pytest.approx([52.5, 62.5, 72.5])
+    assert drawing.sentences == ["best on average: DAT, 72.5 ± 0.7 %"]
+    with pytest.raises(TooFew, match="two methods"):
+        drawn("methods", tmp_path, algorithm="DAT")
+
+
 def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
     for eps, alpha, values in ((0.1, 0.01, (0.5, 0.6)), (0.1, 0.1, (0.6, 0.7)), (1.0, 0.1, (0.7, 0.8))):
         for trial in range(2):
@@ -213,7 +228,7 @@ def test_files_of_every_form_are_the_same_every_time(full: Path, tmp_path: Path,
 
 def test_every_figure_is_in_the_page_in_light_and_dark(full: Path, tmp_path: Path) -> None:
     text = write_page(full, tmp_path / "page.html")[0].read_text()
-    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 1), "curves are the page's own"
+    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 2), "curves and methods are the page's own"
     assert "points for every doubling" in text
     pictures = [base64.b64decode(own).decode() for own in re.findall(r"svg\+xml;base64,([^\"]+)", text)]
     dark, light = pictures[0], pictures[1]

@@ -19,8 +19,10 @@ def figure(
     name: Annotated[
         str,
         typer.Argument(
-            help="curves, eps-alpha, radius, norms, batch-size or penalties.",
-            autocompletion=complete.among("curves", "eps-alpha", "radius", "norms", "batch-size", "penalties"),
+            help="methods, curves, eps-alpha, radius, norms, batch-size or penalties.",
+            autocompletion=complete.among(
+                "methods", "curves", "eps-alpha", "radius", "norms", "batch-size", "penalties"
+            ),
         ),
     ],
     folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
@@ -36,7 +38,8 @@ def figure(
 ) -> None:
     """Draw an ablation or the course of training, from records alone, for a paper or a slide.
 
-    [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy ·
+    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step size ·
+    [bold]radius[/] against accuracy ·
     [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT
     against steps.
     """

@@ -8,12 +8,14 @@ import matplotlib as mpl
 from domainwise.data import usual_selection
 from domainwise.errors import UserError, unknown
 from domainwise.report.figures import ablations, over_time
+from domainwise.report.figures.methods import methods
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import SETTINGS
 from domainwise.report.tables import groups
 from domainwise.sweep.collection import Collection
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
+    "methods": methods,
     "curves": over_time.curves,
     "eps-alpha": ablations.eps_alpha,
     "radius": ablations.radius,

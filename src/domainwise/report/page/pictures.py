@@ -20,7 +20,7 @@ ABLATIONS = {
     "batch-size": "Batch size",
     "penalties": "Penalties over time",
 }
-"""The figures a page shows where there are runs for them; it draws curves itself."""
+"""The figures a page shows where there are runs for them; it draws curves and methods itself."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""All methods of an experiment beside each other."""
+
+from matplotlib.figure import Figure
+
+from domainwise.data import title
+from domainwise.report.figures.request import Drawing, Request, TooFew
+from domainwise.report.figures.style import HAIR, SOFT
+from domainwise.report.palette import FIRST, LIGHT, NEUTRAL
+from domainwise.report.statistics import selected
+from domainwise.report.tables import table_of
+
+INCHES = 0.21
+"""Of height per method."""
+
+
+def methods(request: Request) -> Drawing:
+    """Every method's average over unseen domains with its standard error, the best first; domains are small dots."""
+    table = table_of(request.group, selected(request.curves, request.rule), request.rule)
+    known = [(row, row.average) for row in table.rows if row.average is not None]
+    if len(known) < 2:
+        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
+        raise TooFew(request, "two methods judged on every domain", hint)
+    known.sort(key=lambda item: item[1].mean)
+    figure = Figure(figsize=(6.4, INCHES * len(known) + 0.9), layout="constrained")
+    axis = figure.subplots()
+    for place, (row, average) in enumerate(known):
+        name = row.method.split(" (")[0]
+        colour = LIGHT[{NEUTRAL: 0, FIRST: 1}.get(name, 3)]
+        domains = [cell.mean for cell in row.cells.values()]
+        axis.scatter(domains, [place] * len(domains), s=9, color=colour, alpha=0.4, linewidths=0)
+        axis.errorbar([average.mean], [place], xerr=[average.error], fmt="o", color=colour, capsize=2.5, markersize=5)
+        if name == NEUTRAL:
+            axis.axvline(average.mean, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
+    axis.set_yticks(range(len(known)), [row.method for row, _ in known])
+    axis.grid(axis="y", color=HAIR)
+    axis.set(xlabel="accuracy on the unseen domain, %", ylim=(-0.7, len(known) - 0.3))
+    axis.set_title(f"{title(request.group.experiment.dataset)}, by {request.rule} validation")
+    best = known[-1]
+    return Drawing(figure, [f"best on average: {best[0].method}, {best[1]} %"])
