@@ -38,10 +38,9 @@ def figure(
 ) -> None:
     """Draw an ablation or the course of training, from records alone, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step size ·
-    [bold]radius[/] against accuracy ·
-    [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT
-    against steps.
+    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step
+    size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression
+    lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
