@@ -27,7 +27,14 @@ from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import Plan
 
 RUNS = Plan(
-    "BackgroundDigits", ("ERM", "DAT"), draws=1, trials=1, steps=21, evaluate_every=10, hparams={"batch_size": 4}
+    "BackgroundDigits",
+    ("ERM", "DAT"),
+    draws=1,
+    trials=1,
+    test_domains=("scene1", "scene2"),
+    steps=21,
+    evaluate_every=10,
+    hparams={"batch_size": 4},
 ).runs()
 
 

@@ -60,7 +60,10 @@ def test_every_template_runs_as_it_is(
     assert json.loads(result.out)["status"] == "done"
 
 
-def test_worker_processes_know_the_plugin_and_the_list_names_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("nothing_stays_registered")
+def test_worker_processes_know_the_plugin_and_the_list_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = template(tmp_path, "algorithm")
     settings = ("--dataset", "BackgroundDigits", "--test-domains", "scene1", "--hparams", "1", "--trials", "1", *QUICK)
     result = domainwise(
@@ -68,7 +71,7 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(tmp_path: Path) 
     )
     assert result.returncode == 0, result.stderr
     assert "WorstDomain" in result.stdout
-    listed = json.loads(domainwise(tmp_path, "--plugin", file.name, "list", "--json").stdout)
+    listed = json.loads(commands(capsys)("--plugin", file, "list", "--json").out)
     assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")
 
 

@@ -1,5 +1,6 @@
 """Trackers hear of every evaluation, and cannot harm a training; the log file tells what went on."""
 
+import multiprocessing
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from domainwise.cli import main
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
 from domainwise.trackers import TRACKERS
+from processes import quick_context
 
 
 @pytest.fixture
@@ -70,7 +72,9 @@ def test_a_tracker_that_fails_is_left_alone(
     assert len(warnings) == 1 and "nobody there" in warnings[0]
 
 
-def test_tensorboard_gets_the_curves(run: dw.Run, tmp_path: Path) -> None:
+def test_tensorboard_gets_the_curves(run: dw.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = quick_context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"
     )
