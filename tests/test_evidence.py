@@ -85,7 +85,7 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
             kept.save_audit({"shortcut": vars(use), "commonest": said, "sentence": ""})
     publish(tmp_path / "runs", tmp_path / "cmnist")
     lines = answer(tmp_path, "audit cmnist oracle").splitlines()
-    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
+    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
 
 
 def test_penalties_at_the_end(tmp_path: Path) -> None:

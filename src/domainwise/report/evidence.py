@@ -160,13 +160,22 @@ def audit(results: Results, rule: str) -> str:
             rows.setdefault((method(run).removesuffix(PAPERS), run.test_domains[0]), []).append(
                 (choices[rule], *results.colour_uses[run])
             )
-    lines = ["| algorithm | unseen | accuracy per trial | follows | is the colour | is the digit |", f"|{'---|' * 6}"]
+    curves = {curve.run: curve for curve in results.collection.curves}
+    names = ("algorithm", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour", "digit")
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for (name, unseen), own in rows.items():
+        late = [_last_quarter(curves[choice.run].accuracy[unseen, "in"].tolist()) for choice, _, _ in own]
         accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in own)
         follows = ", ".join("nothing" if constant else use.follows for _, use, constant in own)
         shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in own) for of in ("colour", "digit")]
-        lines.append(f"| {' | '.join([name, unseen, accuracies, follows, *shares])} |")
+        lines.append(f"| {' | '.join([name, unseen, accuracies, ', '.join(late), follows, *shares])} |")
     return "\n".join(lines) if rows else NOT_RUN
+
+
+def _last_quarter(accuracies: Sequence[float]) -> str:
+    """Between which accuracies a run moved over the last quarter of its evaluations."""
+    late = [100 * value for value in accuracies[-max(1, len(accuracies) // 4) :]]
+    return f"{min(late):.0f} to {max(late):.0f}"
 
 
 def penalties(results: Results) -> str:
