@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, library
 from torch.nn import functional as F
 
-from domainwise.kernels import group_norm, group_norm_cpu, relu_group_norm
+from domainwise.kernels import group_norm, group_norm_cpu, relu_group_norm, relu_group_norm_mean
 
 GPU = torch.cuda.is_available()
 if not GPU:
@@ -142,6 +142,43 @@ def test_in_bf16_small_groups_are_ours(channels: int, ours: bool, monkeypatch: p
     y, expected = relu_group_norm(x.clone(), norm), norm.double()(F.relu(x.double()))
     assert y.dtype == x.dtype and close(y, expected, 1e-2)
     assert seen == ["cpu"] * ours
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_the_mean_over_pixels_and_its_gradients(dtype: torch.dtype, tolerance: float) -> None:
+    x, weight, bias, direction = problem((3, 128, 14, 14), "cpu", dtype)
+    x += bias.to(dtype)[:, None, None]
+    dz = direction[:, :, 0, 0].float()
+    norm = torch.nn.GroupNorm(8, 128)
+    norm.load_state_dict({"weight": weight, "bias": bias})
+
+    def found(function: Any, x: Tensor, dz: Tensor) -> tuple[Tensor, ...]:
+        """z, its gradients, and those of a function of the gradient of x."""
+        x = x.detach().requires_grad_()
+        z = function(x.clone(memory_format=torch.preserve_format), norm)
+        first = torch.autograd.grad(z, (x, norm.weight, norm.bias), dz, create_graph=True)
+        return z, *first, *torch.autograd.grad((first[0] * direction).sum(), (x, norm.weight))
+
+    ours = found(relu_group_norm_mean, x, dz)
+    norm.double()
+    theirs = found(lambda x, norm: norm(F.relu(x)).mean(dim=(2, 3)), x.double(), dz.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert close(one, other, tolerance)
+
+
+@pytest.mark.parametrize("channels", [64, 128])
+def test_where_nothing_gets_through_there_is_the_bias(channels: int) -> None:
+    norm = torch.nn.GroupNorm(8, channels)
+    torch.nn.init.normal_(norm.bias)
+    x = -torch.ones(2, channels, 3, 3, dtype=torch.bfloat16)
+    assert torch.equal(relu_group_norm_mean(x.clone(), norm), norm.bias.expand(2, -1))
+    assert torch.equal(relu_group_norm(x, norm), norm.bias.bfloat16()[:, None, None].expand(x.shape))
+
+
+def test_sums_of_powers_have_all_derivatives() -> None:
+    r = torch.rand(2, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(group_norm.Moments.apply, r)
+    assert torch.autograd.gradgradcheck(group_norm.Moments.apply, r)
 
 
 @pytest.mark.parametrize(("channels", "groups", "fits"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)])

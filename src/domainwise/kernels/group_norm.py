@@ -24,6 +24,40 @@ def relu_group_norm(x: Tensor, norm: nn.Module) -> Tensor:
     return norm(F.relu(x, inplace=True))
 
 
+def relu_group_norm_mean(x: Tensor, norm: nn.Module) -> Tensor:
+    """The mean over pixels of norm(relu(x)), [N, C], which may overwrite x.
+
+    In bf16 on a CPU it is found from sums over pixels alone: nothing is normalised pixel by pixel.
+    """
+    if not (x.is_cpu and x.dtype == torch.bfloat16):
+        y = relu_group_norm(x, norm)
+        return y.mean(dim=(2, 3), dtype=torch.promote_types(y.dtype, torch.float32))
+    assert isinstance(norm, nn.GroupNorm)
+    sums: Tensor = Moments.apply(F.relu(x, inplace=True).permute(0, 2, 3, 1))  # type: ignore[no-untyped-call]
+    first, second = sums.unflatten(2, (norm.num_groups, -1)) / (x.shape[2] * x.shape[3])
+    mean = first.mean(2, keepdim=True)
+    variance = (second.mean(2, keepdim=True) - mean.square()).clamp_min(0)
+    z = (first - mean) * torch.rsqrt(variance + norm.eps)
+    return z.flatten(1) * norm.weight + norm.bias
+
+
+class Moments(torch.autograd.Function):
+    """Sums over pixels of r [N, H, W, C] and of its squares, [2, N, C], in float32; the gradient takes one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor) -> Tensor:
+        ctx.save_for_backward(r)
+        wide = torch.promote_types(r.dtype, torch.float32)
+        # in two steps: sums of bf16 are rounded to bf16, and errors of many small ones cancel out
+        return torch.stack([t.sum(1).sum(1, dtype=wide) for t in (r, r * r)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (r,) = ctx.saved_tensors
+        first, second = gradients[0].to(r.dtype)[:, :, None, None]
+        return torch.addcmul(first, r, second, value=2)
+
+
 def fits(norm: nn.GroupNorm) -> bool:
     """Whether the kernel can do it: whole groups of a power of two of channels in every block."""
     per_group = norm.num_channels // norm.num_groups

@@ -1,10 +1,9 @@
 """Feature networks for digits."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.kernels import relu_group_norm
+from domainwise.kernels import relu_group_norm, relu_group_norm_mean
 from domainwise.nets.network import network
 
 
@@ -25,17 +24,10 @@ class MNISTConvNet(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(8, width) for width in widths[1:])
 
     def forward(self, x: Tensor) -> Tensor:
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+        *layers, (last, last_norm) = zip(self.convolutions, self.norms, strict=True)
+        for convolution, norm in layers:
             x = relu_group_norm(convolution(x), norm)
-        if x.is_cpu and x.dtype == torch.bfloat16:
-            return _pooled_by_a_product(x)
-        return x.mean(dim=(2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
-
-
-def _pooled_by_a_product(x: Tensor) -> Tensor:
-    """The mean over height and width as a matrix product, whose gradient comes out in channels_last."""
-    pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # [N, HW, C], no copy
-    return torch.bmm(pixels.new_ones(len(pixels), 1, pixels.shape[1]), pixels).squeeze(1) / pixels.shape[1]
+        return relu_group_norm_mean(last(x), last_norm)
 
 
 @network("small-cnn")
