@@ -5,6 +5,7 @@ All randomness of a dataset is fixed by its name: a trial shuffles its splits, n
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,9 @@ def paste(digits: Tensor, behind: Tensor) -> Tensor:
     return _uint8(ink + (1 - ink) * behind)
 
 
+@lru_cache(maxsize=1)
 def source_digits(name: str, root: Path) -> Digits:
-    """The plain digits that a dataset of this module was made of, in the order of its rows."""
+    """The plain digits that a dataset of this module was made of, in the order of its rows; the last are kept."""
     found = DATASETS.find(name)
     embedded = name == "BackgroundDigits" or name.endswith("-embedded")
     parts = deal(embedded_digits() if embedded else mnist(root), name, len(found.domains))
