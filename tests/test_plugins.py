@@ -66,12 +66,17 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
 ) -> None:
     file = template(tmp_path, "algorithm")
     settings = ("--dataset", "BackgroundDigits", "--test-domains", "scene1", "--hparams", "1", "--trials", "1", *QUICK)
-    result = domainwise(
-        tmp_path, "sweep", "--algorithms", "WorstDomain", *settings, "--json", DOMAINWISE_PLUGINS=str(file)
-    )
+    out = tmp_path / "out"
+    made = ("sweep", "--algorithms", "WorstDomain", *settings, "--json", "--out", str(out))
+    result = domainwise(tmp_path, *made, DOMAINWISE_PLUGINS=str(file))
     assert result.returncode == 0, result.stderr
     assert "WorstDomain" in result.stdout
-    listed = json.loads(commands(capsys)("--plugin", file, "list", "--json").out)
+    run = commands(capsys)
+    for command in ("status", "report"):
+        forgotten = run(command, out)
+        assert forgotten.is_one_line_error and f"give --plugin '{file}' here too" in forgotten.err, "told, not imported"
+    assert json.loads(run("--plugin", file, "status", out, "--json").out)["done"] == 1
+    listed = json.loads(run("--plugin", file, "list", "--json").out)
     assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")
 
 

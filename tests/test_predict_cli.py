@@ -99,6 +99,7 @@ def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> Non
         (["predict", "model", "model"], "no images in model"),
         (["predict", "model", "photos", "--csv", "photos"], "is a folder"),
         (["predict", "model", "photos", "--domain", "lab"], "'lab' was not trained on"),
+        (["predict", "model", "photos", "--device", "gpu"], "error: unknown device 'gpu': known: auto, cpu, cuda"),
         (["evaluate", "model", "--data", "nowhere"], "unknown dataset 'nowhere'"),
         (["evaluate", "model", "--data", "model"], "no images found in"),
         (["evaluate", "model", "--data", "BackgroundDigits"], "images of 28 pixels only"),

@@ -15,7 +15,7 @@ from domainwise.records import RunFolder, Status
 from domainwise.report import formats
 from domainwise.report.statistics import Scores
 from domainwise.report.tables import AccuracyTable
-from domainwise.report.words import duration
+from domainwise.report.words import counted, duration
 from domainwise.sweep.events import mark_failed
 from domainwise.sweep.plan import Plan
 from kept import COLOURS, colours, keep, sweep
@@ -253,10 +253,14 @@ def test_tables_and_the_best_so_far_go_by_the_rule_of_the_dataset(domainwise: Co
 
 
 def test_status_as_json(domainwise: Command, standing: Path) -> None:
-    _, failed, diverged, *_ = PLAN.runs()
+    done, failed, diverged, *_ = PLAN.runs()
     found = standard_json(domainwise("status", standing, "--json").out)
     assert {name: found[name] for name in ("total", "done", "running", "remaining")} == {
         "total": 6, "done": 1, "running": 0, "remaining": 3,
+    }  # fmt: skip
+    assert found["seconds_left"] == 180 and found["best"] == {
+        "run": done.id, "method": "ERM", "draw": 0, "trial": 0, "selection": "training-domain", "score": 0.8,
+        "unseen": {"+90%": 0.3},
     }  # fmt: skip
     assert found["failed"] == [{"run": failed.id, "reason": "RuntimeError: out of memory"}]
     assert found["diverged"] == [{"run": diverged.id, "reason": "the loss was not finite by step 7"}]
@@ -266,6 +270,8 @@ def test_status_of_a_plan_not_begun(domainwise: Command, tmp_path: Path) -> None
     PLAN.save(tmp_path)
     result = domainwise("status", tmp_path)
     assert (result.status, result.out, result.err) == (0, "6 runs: 0 done, 0 running, 0 failed, 6 remaining\n", "")
+    found = standard_json(domainwise("status", tmp_path, "--json").out)
+    assert found["remaining"] == 6 and found["seconds_left"] is None and found["best"] is None
 
 
 def test_watching_a_sweep_that_has_ended_returns_at_once(domainwise: Command, tmp_path: Path) -> None:
@@ -297,3 +303,7 @@ DURATIONS = {0: "0 s", 59.4: "59 s", 59.6: "1 min 00 s", 3599.6: "1 h 00 min", 8
 @pytest.mark.parametrize(("seconds", "words"), DURATIONS.items())
 def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_of_one_thing_there_is_no_plural() -> None:
+    assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]

@@ -16,9 +16,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from domainwise.errors import UserError
+from domainwise.files import atomic
 
 VARIABLE = "DOMAINWISE_PLUGINS"
 GROUP = "domainwise.plugins"
+NAMES = "plugins.txt"
 
 _loaded: set[str] = set()
 
@@ -33,6 +35,24 @@ def use(paths: Iterable[Path | str]) -> None:
     """Adds files to those in use, in this process and in those it starts."""
     wanted = (str(Path(path).expanduser().absolute()) for path in paths)
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys((*files(), *wanted)))
+
+
+def remember(folder: Path) -> None:
+    """Leaves the names of the files in use in a sweep's folder: its plans cannot be read without them."""
+    if files():
+        with atomic(folder / NAMES) as file:
+            file.write("".join(f"{name}\n" for name in dict.fromkeys((*remembered(folder), *files()))).encode())
+
+
+def remembered(folder: Path) -> tuple[str, ...]:
+    """The files with which a folder's sweeps were made.
+
+    They are for telling, not for importing: a folder may come from anywhere and does not get to say what is run.
+    """
+    try:
+        return tuple((folder / NAMES).read_text().splitlines())
+    except (OSError, ValueError):
+        return ()
 
 
 @cache

@@ -10,6 +10,7 @@ from domainwise.analysis.answers import answers_and_features, looks
 from domainwise.analysis.probe import Probe, probe_domains
 from domainwise.analysis.shortcuts import Use, percent, shortcut
 from domainwise.engine.restore import Trained
+from domainwise.report.words import counted
 from domainwise.runs import Run
 from domainwise.sweep.collection import method
 
@@ -75,8 +76,8 @@ class Audit:
             worst = self.worst
             average = sum(score.accuracy for score in self.scores) / len(self.scores)
             found.append(
-                f"Worst at class {worst.label} in {worst.domain}: {percent(worst.accuracy)} of {worst.images} images "
-                f"right, {percent(average)} on average over the domains."
+                f"Worst at class {worst.label} in {worst.domain}: {percent(worst.accuracy)} of "
+                f"{counted(worst.images, 'image')} right, {percent(average)} on average over the domains."
             )
         return found + ([self.probe.sentence] if self.probe else [])
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from domainwise.cli.common import Json, console, errors_console, print_json
 from domainwise.errors import UserError
+from domainwise.report.words import counted
 
 if TYPE_CHECKING:
     from domainwise.data.check import Check
@@ -69,7 +70,7 @@ def _show(found: "Check") -> None:
         cells = [str(counts[label] or "-") for label in shown] or [str(len(present)), *(ends or ["-", "-"])]
         table.add_row(escape(domain), f"{sum(counts.values()):,}", *map(escape, cells))
     console.print(table)
-    total = f"{len(found.facts):,} images of {len(classes)} classes in {len(found.folder.domains)} domains"
+    total = f"{len(found.facts):,} images of {len(classes)} classes in {counted(len(found.folder.domains), 'domain')}"
     sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in found.sizes.items())
     console.print(f"{total}; {sizes}" if sizes else total, highlight=False)
     for kind, style, lines in (

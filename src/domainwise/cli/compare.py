@@ -75,6 +75,7 @@ def compare(
     from domainwise.nets.weights import planned
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
+    from domainwise.report.words import counted
     from domainwise.shipping.compare import comparison
     from domainwise.shipping.search import Search
     from domainwise.shipping.tune import refitted
@@ -98,8 +99,8 @@ def compare(
     )
     settings = Settings(runs, device, data_root, retry=True)
     told = (
-        f"{len(search.runs)} runs: {', '.join(search.algorithms)}, each of {len(search.domains)} domains left out, "
-        f"{hparams} draws, {trials} trials; see {runs}"
+        f"{counted(len(search.runs), 'run')}: {', '.join(search.algorithms)}, each of {len(search.domains)} domains "
+        f"left out, {counted(hparams, 'draw')}, {counted(trials, 'trial')}; see {runs}"
     )
     errors_console.print(told, highlight=False, soft_wrap=True)
     if dry_run:
@@ -125,7 +126,7 @@ def compare(
     console.print(terminal(result.table))
     console.print(result.sentence, highlight=False, soft_wrap=True, markup=False)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
-    told = f"{best.algorithm}, {best.steps} steps, {', '.join(shown)}"
+    told = f"{best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}"
     console.print(f"Best on the domains left out: {told}", highlight=False, soft_wrap=True, markup=False)
     if out is not None:
         console.print(f"Model: {out} (for predict, evaluate, export, drift).", highlight=False, soft_wrap=True)

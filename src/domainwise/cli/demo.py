@@ -34,12 +34,14 @@ def demo(
     from domainwise.engine.devices import pick_device
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
+    from domainwise.report.words import counted
 
     pick_device(device)
     plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)
     files.writable_folder(out)
     errors_console.print(
-        f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {trials} trials; see {out}"
+        f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {counted(trials, 'trial')}; "
+        f"see {out}"
     )
     try:
         with closing(plan.execute(workers=workers, device=device)) as events:

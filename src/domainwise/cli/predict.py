@@ -45,6 +45,7 @@ def predict(
     An image that cannot be read is named on standard error and left out; the exit status is then 1.
     """
     from domainwise import files
+    from domainwise.report.words import counted
     from domainwise.shipping.folder import load
     from domainwise.shipping.stream import find_images, predictions, read_batches
 
@@ -86,10 +87,10 @@ def predict(
     if csv_file is not None:
         with files.atomic(csv_file) as file:
             file.write(rows.getvalue().encode(errors="surrogateescape"))
-        console.print(f"{len(found) - unreadable} predictions: {csv_file}", soft_wrap=True, highlight=False)
+        console.print(f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}", soft_wrap=True, highlight=False)
     if unreadable:
         rest = "the rest were predicted" if unreadable < len(found) else "there was nothing to predict"
-        errors_console.print(f"{unreadable} of {len(found)} images could not be read; {rest}")
+        errors_console.print(f"{unreadable} of {counted(len(found), 'image')} could not be read; {rest}")
         raise typer.Exit(1)
 
 

@@ -34,6 +34,7 @@ def standing_json(stands: Any) -> dict[str, Any]:
         "done": stands.done,
         "running": stands.running,
         "remaining": stands.remaining,
+        "seconds_left": None if stands.seconds_left is None else round(stands.seconds_left),
         "failed": [{"run": s.run, "reason": s.reason} for s in stands.failed],
         "diverged": [{"run": s.run, "reason": s.reason} for s in stands.diverged],
     }
@@ -55,7 +56,8 @@ def status(
         raise UserError(f"{folder} holds no plan of a sweep: give the folder of a sweep (its --out)")
     stands = standing(folder, runs)
     if as_json:
-        print_json(standing_json(stands))
+        best = best_so_far(folder, runs)
+        print_json(standing_json(stands) | {"best": None if best is None else best.as_json()})
         return
     if watch:
         with Live(str(stands), console=console, refresh_per_second=4, transient=True) as live:
@@ -65,5 +67,5 @@ def status(
                 live.update(str(stands))
     console.print(str(stands), highlight=False, soft_wrap=True)
     if best := best_so_far(folder, runs):
-        console.print(best, highlight=False, soft_wrap=True, markup=False)
+        console.print(str(best), highlight=False, soft_wrap=True, markup=False)
     list_failures(stands)

@@ -171,9 +171,11 @@ def run_plans(
 
     Of plans that reproduce the paper, `unlike` says where they differ from it; `show` then shows what came out.
     """
+    from domainwise import plugins
     from domainwise.report.formats import terminal
     from domainwise.report.progress import follow
     from domainwise.report.tables import tables
+    from domainwise.report.words import counted
     from domainwise.sweep.collection import collect
     from domainwise.sweep.launch import launch
     from domainwise.sweep.plan import planned_runs
@@ -186,7 +188,8 @@ def run_plans(
     events = launch(runs=runs, settings=settings, **place)
     for plan in plans:
         plan.save(settings.out)
-    errors_console.print(f"{len(runs)} runs into {settings.out}{_unlike(unlike)}", soft_wrap=True)
+    plugins.remember(settings.out)
+    errors_console.print(f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}", soft_wrap=True)
     try:
         with closing(events):
             follow(runs, events, errors_console, settings.out)
@@ -231,7 +234,7 @@ def tell(
 ) -> None:
     """How many runs there are, how long they would take where that can be measured here, and what they lack."""
     from domainwise.engine.devices import pick_device
-    from domainwise.report.words import duration
+    from domainwise.report.words import counted, duration
     from domainwise.sweep.estimate import estimate_seconds
     from domainwise.sweep.events import ended
     from domainwise.sweep.local import places
@@ -259,7 +262,9 @@ def tell(
         how = f"with {at_once} at once" if local else "in all, on machines like this"
         time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of each algorithm"
     console.print(
-        f"{len(runs)} runs, {len(missing)} still to do: {time_taken}{_unlike(unlike)}", soft_wrap=True, highlight=False
+        f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_unlike(unlike)}",
+        soft_wrap=True,
+        highlight=False,
     )
     for lack in (*data, *weights):
         console.print(f"missing: {lack}", soft_wrap=True, highlight=False, markup=False)

@@ -97,12 +97,15 @@ def export(
     target: Annotated[Path, typer.Argument(help="A new folder for DomainBed's format.")],
 ) -> None:
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
+    from domainwise.report.words import counted
     from domainwise.sweep.collection import collect
     from domainwise.sweep.domainbed import export_domainbed
 
     count = export_domainbed(folder, target)
     collection = collect(folder)
     print_notes(collection.notes)
-    console.print(f"{count} runs written to {target}", soft_wrap=True)
+    console.print(f"{counted(count, 'run')} written to {target}", soft_wrap=True)
     if left := len(collection.curves) - count:
-        console.print(f"{left} runs left out: DomainBed only knows training on all domains but the unseen ones")
+        console.print(
+            f"{counted(left, 'run')} left out: DomainBed only knows training on all domains but the unseen ones"
+        )

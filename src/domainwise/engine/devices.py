@@ -9,10 +9,15 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 """fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
 
 
+def check_device(name: str) -> None:
+    """All names are told: to who asks for a gpu, the nearest is cpu."""
+    if name not in DEVICES:
+        raise UserError(f"unknown device {name!r}: known: {', '.join(DEVICES)}")
+
+
 def pick_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
-    if name not in DEVICES:
-        raise unknown("device", name, DEVICES)
+    check_device(name)
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: no CUDA device found; use --device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -25,6 +25,7 @@ from domainwise.report.figures import TooFew, draw
 from domainwise.report.formats import NOT_RUN, bars, cells, headings
 from domainwise.report.statistics import Estimate, estimate
 from domainwise.report.tables import AccuracyTable, Row, tables
+from domainwise.report.words import counted
 from domainwise.runs import Run
 from domainwise.sweep.collection import Collection, collect, method, read_penalties
 from domainwise.sweep.publish import origins
@@ -121,7 +122,9 @@ def gap(results: Results, name: str, rule: str) -> str:
 def effort(results: Results, name: str) -> str:
     """How much was searched for a method."""
     row = results.row(name, "oracle")
-    return NOT_RUN if row is None else f"{row.draws} draws x {row.trials} trials x {row.steps} steps"
+    if row is None:
+        return NOT_RUN
+    return f"{counted(row.draws, 'draw')} x {counted(row.trials, 'trial')} x {counted(row.steps, 'step')}"
 
 
 def paper(results: Results, name: str) -> str:

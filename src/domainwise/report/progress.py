@@ -15,7 +15,7 @@ from domainwise.report.words import duration
 from domainwise.runs import Run
 from domainwise.sweep.collection import read_curve
 from domainwise.sweep.events import Event, cost
-from domainwise.sweep.status import promise
+from domainwise.sweep.status import Promise, promise
 
 SETTLED_SECONDS = 3.0
 """How long to watch before saying how long it will take."""
@@ -33,7 +33,7 @@ class Watch:
         self.worked = 0.0
         self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
-        self.best: tuple[float, str] | None = None
+        self.best: Promise | None = None
         self.started: float | None = None  # when the first word of a run came: starting workers is no measure of it
 
     def note(self, event: Event) -> None:
@@ -55,7 +55,7 @@ class Watch:
 
     def _compare(self, run: Run) -> None:
         found = promise(read_curve(RunFolder(self.out, run))[0])
-        if found is not None and (self.best is None or found[0] > self.best[0]):
+        if found is not None and (self.best is None or found.score > self.best.score):
             self.best = found
 
     @property
@@ -71,7 +71,7 @@ class Watch:
 
     @property
     def best_line(self) -> str:
-        return self.best[1] if self.best else ""
+        return str(self.best) if self.best else ""
 
 
 def follow(runs: Sequence[Run], events: Iterable[Event], console: Console, out: Path) -> dict[Run, Status]:

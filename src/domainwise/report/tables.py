@@ -8,6 +8,7 @@ from typing import Any
 from domainwise.data import DATASETS, title, usual_selection
 from domainwise.protocol.selection import Curve
 from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
+from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection, Experiment, method
 
 
@@ -68,7 +69,7 @@ class AccuracyTable:
         efforts: dict[str, list[str]] = {}
         for row in self.rows:
             if row.steps:
-                effort = f"{row.steps} steps, {row.draws} draws x {row.trials} trials"
+                effort = f"{counted(row.steps, 'step')}, {counted(row.draws, 'draw')} x {counted(row.trials, 'trial')}"
                 efforts.setdefault(effort, []).append(row.method)
         told = [effort if len(efforts) == 1 else f"{', '.join(who)}: {effort}" for effort, who in efforts.items()]
         context = "; ".join([*self.made_with(), *told])
@@ -93,8 +94,8 @@ class AccuracyTable:
             return f"{name} and {self.baseline} were not both run: nothing to compare."
         gap = row.difference
         return (
-            f"On domains they never saw, {name} is {gap.verdict} {self.baseline}: {gap} points over {gap.n} pairs of "
-            f"runs, ahead in {gap.ahead} of them (sign test p = {gap.sign_p:.2g})."
+            f"On domains they never saw, {name} is {gap.verdict} {self.baseline}: {gap} points over "
+            f"{counted(gap.n, 'pair')} of runs, ahead in {gap.ahead} of them (sign test p = {gap.sign_p:.2g})."
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from domainwise.report.statistics import Difference, paired, selected
 from domainwise.report.tables import AccuracyTable
+from domainwise.report.words import counted
 from domainwise.shipping.search import Candidate, Search
 from domainwise.shipping.tune import Tuning, choose
 
@@ -61,14 +62,14 @@ class Comparison:
         if name != self.baseline:
             gap = self.gaps[name]
             return (
-                f"Ship {name}: on domains never seen it is ahead of {self.baseline} by {gap} points over {gap.n} pairs "
-                f"of runs (p = {self.p(name):.2g}), more than noise."
+                f"Ship {name}: on domains never seen it is ahead of {self.baseline} by {gap} points over "
+                f"{counted(gap.n, 'pair')} of runs (p = {self.p(name):.2g}), more than noise."
             )
         best = max(self.gaps, key=lambda other: self.gaps[other].mean)
         gap = self.gaps[best]
         return (
             f"Ship {name}: nothing is ahead of it by more than noise (the best other, {best}: {gap} points over "
-            f"{gap.n} pairs of runs, p = {self.p(best):.2g})."
+            f"{counted(gap.n, 'pair')} of runs, p = {self.p(best):.2g})."
         )
 
     def chosen(self) -> Candidate:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from domainwise import files
+from domainwise.engine.devices import pick_device
 from domainwise.errors import UserError
 from domainwise.shipping.card import Card, digest
 from domainwise.shipping.model import Model, Weights
@@ -35,6 +36,7 @@ def save(model: Model, folder: Path) -> Path:
 
 def load(folder: Path | str, *, device: str = "auto") -> Model:
     """The model that `Model.save`, `fit(out=...)` or `domainwise train` left in a folder."""
+    pick_device(device)
     folder = Path(folder)
     if not (folder / CARD).exists():
         raise UserError(f"{folder} is no model (it has no {CARD}): give a folder that fit, train or save has written")

@@ -16,6 +16,7 @@ from domainwise.engine.assemble import make_network
 from domainwise.engine.devices import pick_device
 from domainwise.errors import UserError
 from domainwise.protocol.spaces import at_scale, override
+from domainwise.report.words import counted
 from domainwise.shipping.card import Card
 from domainwise.shipping.evaluation import DomainScore, Evaluation
 from domainwise.shipping.inputs import as_inputs
@@ -164,7 +165,7 @@ class Model:
 
     def __repr__(self) -> str:
         made = f"{self.card.algorithm} {self.card.network}"
-        return f"<Model {made}, {len(self.classes)} classes, trained on {len(self.domains)} domains>"
+        return f"<Model {made}, {len(self.classes)} classes, trained on {counted(len(self.domains), 'domain')}>"
 
 
 def _algorithm(card: Card, reading: Environments) -> Algorithm:

@@ -8,8 +8,8 @@ from pathlib import Path
 from domainwise import files, plugins, trackers
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import data_root, find_dataset
-from domainwise.engine.devices import DEVICES, pick_device
-from domainwise.errors import UserError, unknown
+from domainwise.engine.devices import check_device, pick_device
+from domainwise.errors import UserError
 from domainwise.nets.weights import locate
 from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
@@ -50,8 +50,8 @@ class Settings:
         """
         if here:
             pick_device(self.device)
-        elif self.device not in DEVICES:
-            raise unknown("device", self.device, DEVICES)
+        else:
+            check_device(self.device)
         needed = {(r.dataset, r.image_size, d) for r in runs for d in (*r.train_domains, *r.test_domains)}
         for dataset, image_size, domain in sorted(needed):
             find_dataset(dataset).load(self.data_root, image_size).rows(domain)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from domainwise import files
+from domainwise import files, plugins
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import Dataset, find_dataset
 from domainwise.errors import UserError, unknown
@@ -176,6 +177,11 @@ def saved_plans(folder: Path) -> Iterator[Plan]:
     for path in sorted((folder / "plans").glob("*.json")):
         try:
             yield Plan.from_description(json.loads(path.read_text()))
+        except UserError:
+            if forgotten := [name for name in plugins.remembered(folder) if name not in plugins.files()]:
+                options = " ".join(f"--plugin {shlex.quote(name)}" for name in forgotten)
+                raise UserError(f"{folder} was made with code of your own: give {options} here too") from None
+            raise
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
                 f"{path} is not a plan of this version: delete it, or run the sweep's command again"

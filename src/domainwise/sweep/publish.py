@@ -10,6 +10,7 @@ from domainwise.protocol.selection import RULES
 from domainwise.records import RunFolder, Status
 from domainwise.report.formats import markdown
 from domainwise.report.tables import tables
+from domainwise.report.words import counted
 from domainwise.runs import Run
 from domainwise.sweep.collection import collect
 from domainwise.sweep.plan import Plan, saved_plans
@@ -77,7 +78,11 @@ def origins(statuses: Iterable[Status]) -> list[str]:
     for status in statuses:
         key = (status.device, status.software, status.date)
         made[key] = made.get(key, 0) + 1
-    return [f"{count} runs: {', '.join(part for part in key if part)}\n" for key, count in made.items() if any(key)]
+    return [
+        f"{counted(count, 'run')}: {', '.join(part for part in key if part)}\n"
+        for key, count in made.items()
+        if any(key)
+    ]
 
 
 def unpack(published: Path, folder: Path) -> tuple[int, int]:

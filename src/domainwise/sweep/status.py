@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from domainwise.claims import holder
 from domainwise.data import usual_selection
 from domainwise.protocol.selection import RULES, Curve
 from domainwise.records import RunFolder, Status
-from domainwise.report.words import duration
+from domainwise.report.words import counted, duration
 from domainwise.runs import Run
 from domainwise.sweep.collection import collect, method
 from domainwise.sweep.events import cost
@@ -38,7 +39,7 @@ class Standing:
             parts.append(f"{len(self.diverged)} diverged")
         parts.append(f"{self.remaining} remaining")
         left = f", about {duration(self.seconds_left)} left" if self.seconds_left is not None else ""
-        return f"{self.total} runs: {', '.join(parts)}{left}"
+        return f"{counted(self.total, 'run')}: {', '.join(parts)}{left}"
 
 
 def standing(folder: Path, runs: Sequence[Run]) -> Standing:
@@ -68,8 +69,27 @@ def _standing(
     return Standing(len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], seconds_left)
 
 
-def promise(curve: Curve) -> tuple[float, str] | None:
-    """How good a run looks by its dataset's rule, and what it reaches there on the unseen domains, in words."""
+@dataclass(frozen=True)
+class Promise:
+    """How good a run looks by its dataset's rule, and what it reaches there on the unseen domains."""
+
+    run: Run
+    rule: str
+    score: float
+    unseen: dict[str, float]
+
+    def __str__(self) -> str:
+        who = f"{method(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
+        reached = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
+        return f"best by {self.rule} validation so far: {who}: {100 * self.score:.1f} %; {', '.join(reached)}"
+
+    def as_json(self) -> dict[str, Any]:
+        run = {"run": self.run.id, "method": method(self.run), "draw": self.run.draw, "trial": self.run.trial}
+        return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
+
+
+def promise(curve: Curve) -> Promise | None:
+    """None where a run has not been judged by what its dataset's rule needs."""
     run, rule = curve.run, usual_selection(curve.run.dataset)
     found = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
     known = [scores for scores in found if scores is not None]
@@ -77,17 +97,15 @@ def promise(curve: Curve) -> tuple[float, str] | None:
         return None
     mean = np.mean(known, axis=0)
     at = int(mean.argmax())
-    unseen = [f"{100 * curve.accuracy[domain, 'in'][at]:.1f} % on {domain}" for domain in run.test_domains]
-    words = f"{method(run)}, draw {run.draw}, trial {run.trial}: {100 * mean[at]:.1f} %; {', '.join(unseen)}"
-    return float(mean[at]), f"best by {rule} validation so far: {words}"
+    unseen = {domain: float(curve.accuracy[domain, "in"][at]) for domain in run.test_domains}
+    return Promise(run, rule, float(mean[at]), unseen)
 
 
-def best_so_far(folder: Path, runs: Sequence[Run]) -> str | None:
-    """The most promising run, in words."""
+def best_so_far(folder: Path, runs: Sequence[Run]) -> Promise | None:
+    """The most promising run."""
     wanted = {run.id for run in runs}
     found = [promise(curve) for curve in collect(folder).curves if curve.run.id in wanted]
-    best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)
-    return best[1] if best else None
+    return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
 
 
 SAMPLED = 200

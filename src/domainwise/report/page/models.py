@@ -25,6 +25,7 @@ from domainwise.report.page.pictures import Picture, address
 from domainwise.report.page.results import View
 from domainwise.report.perturbed import perturbation_figure
 from domainwise.report.shifted import shift_figure
+from domainwise.report.words import counted
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
 """The methods of the paper's heatmaps: shown where two of them are there, else all."""
@@ -87,7 +88,7 @@ def look(folder: Path, view: View, asking: Asking) -> Models:
     shift: Picture | None = None
     try:
         for column, folders in _kept(parent, view).items():
-            asking.progress(f"asking {len(folders)} models about {column}")
+            asking.progress(f"asking {counted(len(folders), 'model')} about {column}")
             models = attention.restore_all(folders, asking.data_root, asking.device)
             found.append(_insight(column, models, asking.data_root))
         if found:

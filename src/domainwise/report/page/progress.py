@@ -5,7 +5,7 @@ from pathlib import Path
 
 from domainwise.data import title
 from domainwise.records import Status
-from domainwise.report.words import duration
+from domainwise.report.words import counted, duration
 from domainwise.runs import Run
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.commands import sweep_command, train_command
@@ -60,7 +60,7 @@ class Progress:
         if not (now.running or now.remaining):
             return ""
         left = f", about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
-        return f"{now.done} of {now.total} runs done, {now.running} running, {now.remaining} to come{left}"
+        return f"{now.done} of {counted(now.total, 'run')} done, {now.running} running, {now.remaining} to come{left}"
 
 
 def progress(folder: Path, collection: Collection) -> Progress:
