@@ -1,150 +1,27 @@
-"""DomainBed's folders: its own collection written down once more, plainly, and random jobs judged by both."""
+"""DomainBed's folders: random jobs judged by its own collection and by ours, and jobs that are damaged."""
 
 import json
-import math
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
 
-from domainwise.data import DATASETS
+from domainbed import (
+    COLOURS,
+    PAIRS,
+    RULES,
+    all_records,
+    check,
+    ours,
+    write_job,
+)
 from domainwise.errors import UserError
-from domainwise.records import Record, RunFolder, Status
-from domainwise.report.tables import AccuracyTable, tables
+from domainwise.report.tables import tables
 from domainwise.runs import Run
-from domainwise.sweep.collection import Collection, collect
-from domainwise.sweep.domainbed import collect_domainbed, export_domainbed, is_domainbed
-
-RULES = ("training-domain", "leave-one-domain-out", "oracle")
-ENVS = 3
-PAIRS = [(0, 1), (0, 2), (1, 2)]
-COLOURS = DATASETS.find("ColoredMNIST").domains
-
-
-# DomainBed's collection, straight from the protocol page
-
-
-def all_records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.glob("*/results.jsonl")) for line in path.open()]
-
-
-def environments(record: dict[str, Any]) -> int:
-    count = 0
-    while f"env{count}_out_acc" in record:
-        count += 1
-    return count
-
-
-def by_training_domains(env: int, records: list[dict[str, Any]]) -> tuple[float, float] | None:
-    best = None
-    for record in records:
-        if record["args"]["test_envs"] != [env]:
-            continue
-        others = [record[f"env{i}_out_acc"] for i in range(environments(record)) if i != env]
-        if best is None or sum(others) / len(others) > best[0]:
-            best = sum(others) / len(others), record[f"env{env}_in_acc"]
-    return best
-
-
-def by_oracle(env: int, records: list[dict[str, Any]]) -> tuple[float, float] | None:
-    last = None
-    for record in records:
-        if record["args"]["test_envs"] == [env] and (last is None or record["step"] >= last["step"]):
-            last = record
-    return last and (last[f"env{env}_out_acc"], last[f"env{env}_in_acc"])
-
-
-def by_leaving_out(env: int, records: list[dict[str, Any]]) -> tuple[float, float] | None:
-    best = None
-    for step in sorted({record["step"] for record in records}):
-        alone, left_out = [], {}
-        for record in records:
-            if record["step"] == step and record["args"]["test_envs"] == [env]:
-                alone.append(record)
-            elif record["step"] == step and len(record["args"]["test_envs"]) == 2:
-                (further,) = set(record["args"]["test_envs"]) - {env}
-                left_out[further] = record[f"env{further}_in_acc"]
-        if len(alone) != 1 or len(left_out) < environments(alone[0]) - 1:
-            continue
-        score = sum(left_out.values()) / len(left_out)
-        if best is None or score > best[0]:
-            best = score, alone[0][f"env{env}_in_acc"]
-    return best
-
-
-JUDGES = {
-    "training-domain": by_training_domains,
-    "oracle": by_oracle,
-    "leave-one-domain-out": by_leaving_out,
-}
-
-
-def selected(records: list[dict[str, Any]], rule: str) -> dict[tuple[str, str, int], dict[int, float]]:
-    """{(dataset, algorithm, test environment): {trial: accuracy}}; of draws that look equally good, the last."""
-    groups: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
-    for record in records:
-        args = record["args"]
-        for env in args["test_envs"]:
-            groups.setdefault((args["dataset"], args["algorithm"], env, args["trial_seed"]), []).append(record)
-    result: dict[tuple[str, str, int], dict[int, float]] = {}
-    for (dataset, algorithm, env, trial), members in groups.items():
-        best = None
-        for draw in sorted({record["args"]["hparams_seed"] for record in members}):
-            found = JUDGES[rule](env, [record for record in members if record["args"]["hparams_seed"] == draw])
-            if found is not None and (best is None or found[0] >= best[0]):
-                best = found
-        if best is not None:
-            result.setdefault((dataset, algorithm, env), {})[trial] = best[1]
-    return result
-
-
-def mean_and_error(values: list[float]) -> tuple[float, float, int]:
-    return 100 * fmean(values), 100 * pstdev(values) / math.sqrt(len(values)), len(values)
-
-
-# jobs
-
-
-def write_job(
-    folder: Path,
-    test_envs: tuple[int, ...],
-    hparams_seed: int = 0,
-    trial: int = 0,
-    *,
-    algorithm: str = "ERM",
-    dataset: str = "ColoredMNIST",
-    steps: tuple[int, ...] = (0, 100, 200),
-    envs: int = ENVS,
-    done: bool = True,
-    name: str = "",
-    **accuracies: list[float],
-) -> Path:
-    """Accuracies by env0_in=[...], one per step; random ones where nothing is given."""
-    chance = random.Random(repr((test_envs, hparams_seed, trial, algorithm, dataset, name)))
-    args = {
-        "algorithm": algorithm, "dataset": dataset, "test_envs": list(test_envs), "hparams_seed": hparams_seed,
-        "trial_seed": trial, "seed": chance.randrange(2**31), "steps": None, "checkpoint_freq": None,
-        "holdout_fraction": 0.2, "task": "domain_generalization", "output_dir": "somewhere",
-    }  # fmt: skip
-    lines = []
-    for at, step in enumerate(steps):
-        row = {"step": step, "epoch": step / 7, "step_time": 0.1, "mem_gb": 0.5, "loss": 0.3, "args": args}
-        row["hparams"] = {"lr": 10 ** chance.uniform(-5, -3), "batch_size": 32, "nonlinear_classifier": False}
-        for env in range(envs):
-            for split in ("in", "out"):
-                given = accuracies.get(f"env{env}_{split}")
-                row[f"env{env}_{split}_acc"] = given[at] if given else chance.random()
-        lines.append(json.dumps(row, sort_keys=True) + "\n")
-    path = folder / (name or f"{dataset}-{algorithm}-{'+'.join(map(str, test_envs))}-{hparams_seed}-{trial}")
-    path.mkdir(parents=True)
-    (path / "results.jsonl").write_text("".join(lines))
-    if done:
-        (path / "done").write_text("done")
-    return path
+from domainwise.sweep.collection import Collection
+from domainwise.sweep.domainbed import collect_domainbed, is_domainbed
 
 
 @pytest.fixture(scope="module")
@@ -164,47 +41,6 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(sweep: Path, tmp_path: Path) -> Path:
     return shutil.copytree(sweep, tmp_path / "copy")
-
-
-def column(dataset: str, env: int) -> str:
-    return COLOURS[env] if dataset == "ColoredMNIST" else f"env{env}"
-
-
-def numbers(table: AccuracyTable) -> dict[tuple[str, str, str], float]:
-    """{(method, column or "average", "mean", "error" or "n"): value}."""
-    cells = {(row.method, name): cell for row in table.rows for name, cell in row.cells.items()}
-    cells |= {(row.method, "average"): row.average for row in table.rows if row.average is not None}
-    return {(*place, part): getattr(cell, part) for place, cell in cells.items() for part in ("mean", "error", "n")}
-
-
-def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> dict[str, AccuracyTable]:
-    """Every cell, and the averages of rows that have all trials of all environments, as DomainBed has them."""
-    expected = selected(records, rule)
-    found = {table.dataset: table for table in tables(collection, rule)}
-    assert len(found) == len(tables(collection, rule)), "one table per dataset"
-    cells = {
-        (dataset, row.method, name): (cell.mean, cell.error, cell.n)
-        for dataset, table in found.items()
-        for row in table.rows
-        for name, cell in row.cells.items()
-    }
-    assert cells.keys() == {(dataset, name, column(dataset, env)) for dataset, name, env in expected}
-    for (dataset, name, env), trials in expected.items():
-        assert cells[dataset, name, column(dataset, env)] == pytest.approx(
-            mean_and_error(list(trials.values())), rel=0, abs=1e-9
-        )
-    for dataset, table in found.items():
-        for row in table.rows:
-            trials = [expected.get((dataset, row.method, env), {}) for env in range(ENVS)]
-            if all(of_env.keys() == trials[0].keys() for of_env in trials):
-                means = [fmean(of_env[trial] for of_env in trials) for trial in trials[0]]
-                assert row.average is not None
-                average = (row.average.mean, row.average.error, row.average.n)
-                assert average == pytest.approx(mean_and_error(means), rel=0, abs=1e-9)
-    return found
-
-
-# reading
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -425,148 +261,3 @@ def test_folders_are_told_apart(tmp_path: Path) -> None:
     assert not is_domainbed(tmp_path / "ours") and not is_domainbed(tmp_path) and not is_domainbed(tmp_path / "nowhere")
     shutil.copytree(job, tmp_path / "ours" / job.name)
     assert not is_domainbed(tmp_path / "ours")
-
-
-# writing
-
-
-def ours(folder: Path, run: Run, status: str | None = "done", steps: tuple[int, ...] = (0, 100, 200)) -> Run:
-    """Records of a run, as a training would have left them."""
-    chance = random.Random(run.id)
-    kept = RunFolder(folder, run)
-    kept.create()
-    parts = [(domain, "out") for domain in run.train_domains]
-    parts += [(domain, split) for domain in (*run.validation_domains, *run.test_domains) for split in ("in", "out")]
-    if not run.held_out:
-        parts = [part for part in parts if part[1] == "in"]
-    rows: list[Record | Status] = []
-    for step in steps:
-        rows += [Record(run.id, step, *part, chance.random(), 1.0, 2.0 + step / 10) for part in parts]
-    if status is not None:
-        rows.append(Status(run.id, steps[-1], status, ""))  # type: ignore[arg-type]
-    kept.append(rows)
-    return run
-
-
-@pytest.fixture(scope="module")
-def our_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ours")
-    for algorithm in ("ERM", "DAT"):
-        for trial in range(2):
-            for draw in range(2):
-                for test in [(0,), (1,), (2,), *PAIRS]:
-                    plan = {"draw": draw, "trial": trial, "steps": 201}
-                    ours(folder, Run.plan("ColoredMNIST", algorithm, test, **plan))
-    ours(folder, Run.plan("ColoredMNIST", "ERM", 0, draw=3, steps=201), "diverged", (0, 100))
-    ours(folder, Run.plan("ColoredMNIST", "ERM", 1, draw=3, steps=201), None, (0,))
-    ours(folder, Run.plan("ColoredMNIST", "ERM", 2, draw=3, steps=201), None, ())
-    ours(folder, Run.plan("ColoredMNIST", "DAT", 2, steps=201, variant="eps 1", hparams={"eps": 1.0}))
-    return folder
-
-
-def test_exported_runs_give_the_same_tables(our_sweep: Path, tmp_path: Path) -> None:
-    assert export_domainbed(our_sweep, tmp_path / "theirs") == 51
-    assert is_domainbed(tmp_path / "theirs")
-    back, own = collect_domainbed(tmp_path / "theirs"), collect(our_sweep)
-    for rule in RULES:
-        (theirs,), (mine,) = tables(back, rule), tables(own, rule)
-        assert [theirs.columns, *(row.steps for row in theirs.rows)] == [
-            mine.columns,
-            *(row.steps for row in mine.rows),
-        ]
-        assert [(row.draws, row.trials) for row in theirs.rows] == [(row.draws, row.trials) for row in mine.rows]
-        assert numbers(theirs) == pytest.approx(numbers(mine), rel=0, abs=1e-9)
-        check(back, all_records(tmp_path / "theirs"), rule)
-    assert {row.method for row in tables(back, "oracle")[0].rows} == {"ERM", "DAT", "DAT (eps 1)"}
-
-
-def test_exported_records_are_what_domainbed_reads(tmp_path: Path) -> None:
-    plan = {"draw": 2, "trial": 1, "seed": 5, "steps": 201, "evaluate_every": 50}
-    run = ours(tmp_path / "ours", Run.plan("ColoredMNIST", "DAT", [2, 0], **plan))
-    export_domainbed(tmp_path / "ours", tmp_path / "theirs")
-    rows = all_records(tmp_path / "theirs")
-    assert [row["step"] for row in rows] == [0, 100, 200]
-    assert rows[1].keys() == {
-        "step", "epoch", "step_time", "mem_gb", "hparams", "args",
-        "env0_out_acc", "env1_out_acc", "env2_out_acc", "env0_in_acc", "env2_in_acc",
-    }  # fmt: skip
-    assert rows[1]["args"] == {
-        "algorithm": "DAT", "dataset": "ColoredMNIST", "test_envs": [0, 2], "hparams_seed": 2, "trial_seed": 1,
-        "seed": 5, "steps": 201, "checkpoint_freq": 50, "holdout_fraction": 0.2, "task": "domain_generalization",
-        "uda_holdout_fraction": 0, "data_dir": "", "output_dir": str(tmp_path / "theirs" / run.id),
-    }  # fmt: skip
-    assert rows[1]["hparams"] == {name: value for name, value in run.hparams.items() if value is not None}
-    assert [row["step_time"] for row in rows] == pytest.approx([2.0, 0.1, 0.1])
-    records = {(r.step, r.domain, r.split): r.accuracy for r in RunFolder(tmp_path / "ours", run).read()[0]}
-    assert rows[1]["env1_out_acc"] == records[100, "+80%", "out"]
-    assert rows[1]["env2_in_acc"] == records[100, "-90%", "in"]
-
-
-def test_exported_json_is_standard(our_sweep: Path, tmp_path: Path) -> None:
-    export_domainbed(our_sweep, tmp_path / "theirs")
-    for path in (tmp_path / "theirs").glob("*/results.jsonl"):
-        text = path.read_text()
-        assert text.endswith("}\n") and "null" not in text
-        for line in text.splitlines():
-            json.loads(line, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
-
-
-def test_only_finished_runs_are_done_and_nothing_else_is_left(our_sweep: Path, tmp_path: Path) -> None:
-    export_domainbed(our_sweep, tmp_path / "theirs")
-    statuses = collect(our_sweep).statuses
-    for path in (tmp_path / "theirs").iterdir():
-        finished = path.name in statuses and statuses[path.name].status == "done"
-        assert {file.name for file in path.iterdir()} == ({"results.jsonl", "done"} if finished else {"results.jsonl"})
-    assert "2 of 51 jobs" in collect_domainbed(tmp_path / "theirs").notes[0]
-
-
-def test_a_target_that_holds_something_is_refused(our_sweep: Path, tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("keep me")
-    for target in (full, full / "mine.txt"):
-        with pytest.raises(UserError, match=r"full.*not an empty folder"):
-            export_domainbed(our_sweep, target)
-    assert [file.name for file in full.iterdir()] == ["mine.txt"]
-    (tmp_path / "empty").mkdir()
-    assert export_domainbed(our_sweep, tmp_path / "empty") == 51
-
-
-def test_what_the_format_cannot_describe_is_left_out(tmp_path: Path) -> None:
-    folder, all_but = tmp_path / "ours", Run.plan("ColoredMNIST", "ERM", 0)
-    ours(folder, Run.plan("ColoredMNIST", "ERM", 0, train_domains=[1], setting="single"))
-    ours(folder, Run.plan("ColoredMNIST", "ERM", [0, 2], setting="single"))
-    ours(folder, Run.plan("ColoredMNIST", "ERM", 0, train_domains=[1]))
-    ours(
-        folder, replace(all_but, validation_domains=all_but.train_domains[:1], train_domains=all_but.train_domains[1:])
-    )
-    ours(folder, replace(all_but, held_out=0.0))
-    with pytest.raises(UserError, match="nothing to export"):
-        export_domainbed(folder, tmp_path / "theirs")
-    assert not (tmp_path / "theirs").exists()
-    ours(folder, all_but)
-    assert export_domainbed(folder, tmp_path / "theirs") == 1
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 301}, {"network": "small-cnn"}, {"steps": 301, "draw": 1}])
-def test_searches_that_domainbed_would_mix_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    plan: dict[str, Any] = {"steps": 201}
-    ours(tmp_path / "ours", Run.plan("ColoredMNIST", "ERM", 0, **plan))
-    ours(tmp_path / "ours", Run.plan("ColoredMNIST", "ERM", 0, **plan | change))
-    with pytest.raises(UserError, match="cannot tell run"):
-        export_domainbed(tmp_path / "ours", tmp_path / "theirs")
-    assert not (tmp_path / "theirs").exists()
-
-
-def test_datasets_we_do_not_know_are_exported_with_their_domains_by_name(tmp_path: Path) -> None:
-    known = Run.plan("ColoredMNIST", "ERM", 0, steps=201)
-    names = {"+90%": "paris", "+80%": "rome", "-90%": "berlin"}
-    for i in range(3):
-        test = tuple(names.values())[i]
-        train = tuple(name for name in names.values() if name != test)
-        ours(tmp_path / "ours", replace(known, dataset="Cities", train_domains=train, test_domains=(test,)))
-    assert export_domainbed(tmp_path / "ours", tmp_path / "theirs") == 3
-    (theirs,) = tables(collect_domainbed(tmp_path / "theirs"), "oracle")
-    (mine,) = tables(collect(tmp_path / "ours"), "oracle")
-    assert mine.columns == ("berlin", "paris", "rome")
-    assert list(theirs.rows[0].cells.values()) == [mine.rows[0].cells[name] for name in mine.columns]

@@ -1,73 +1,20 @@
-"""The training loop: what it leaves, when it judges, and that stopping it, however rudely, changes nothing."""
+"""The training loop: what it leaves, when it judges, and what does not change it."""
 
 import json
-import os
 import random
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from domainwise.algorithms import ALGORITHMS
-from domainwise.data import DATASETS, Environments
 from domainwise.engine.evaluation import parts_to_judge
-from domainwise.engine.train import Interrupted, Outcome, train
+from domainwise.engine.train import Interrupted, train
 from domainwise.errors import UserError
-from domainwise.records import Record, RunFolder, Status
+from domainwise.records import RunFolder, Status
 from domainwise.runs import Run
-from processes import quick_context
-
-STEPS, EVERY = 8, 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Bit for bit means: with as many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def plan(algorithm: str = "DAT", *, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any) -> Run:
-    given = {"batch_size": 4, **hparams}
-    return Run.plan("BackgroundDigits", algorithm, [0], hparams=given, steps=steps, evaluate_every=evaluate_every)
-
-
-def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    """Everything that counts of what a run left: all but how long it took."""
-    folder = RunFolder(out, run)
-    records, status = folder.read()
-    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
-
-
-@cache
-def few() -> Environments:
-    """The first 25 images of each domain: quickly judged."""
-    data = DATASETS.find("BackgroundDigits").load()
-    rows = {name: data.rows(name)[:25] for name in data.domains}
-    return Environments.from_arrays({name: (data.images[r], data.labels[r]) for name, r in rows.items()})
-
-
-def trained(run: Run, out: Path, **settings: Any) -> Outcome:
-    return train(run, out, device="cpu", environments=few(), **settings)
-
-
-def at_step(step: int, action: Callable[[], object]) -> Callable[[int], None]:
-    """A `progress` that acts after one step."""
-    return lambda now: action() and None if now == step else None
-
-
-def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
+from trainings import EVERY, STEPS, at_step, few, interrupt, left, plan, trained
 
 
 def test_a_validation_domain_is_judged_whole_and_the_others_by_their_splits() -> None:
@@ -254,142 +201,6 @@ def test_trials_seeds_and_draws_differ(tmp_path: Path, field: str) -> None:
     other = replace(run, **{field: 1})
     models = [RunFolder(tmp_path, r).load_model() for r in (run, other) if trained(r, tmp_path)]
     assert not torch.equal(models[0]["network.classifier.weight"], models[1]["network.classifier.weight"])
-
-
-# stopped and continued
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        *(pytest.param(plan(name), id=name) for name in sorted(ALGORITHMS)),
-        pytest.param(plan("DAT", dropout=0.5), id="DAT with dropout"),
-        pytest.param(plan("IRM", dropout=0.5, anneal=4), id="IRM with dropout, before its anneal step"),
-        pytest.param(plan("IRM", anneal=2), id="IRM after its anneal step"),
-        pytest.param(plan("DAT", norm="linf", weight_decay=0.1), id="DAT, linf, weight decay"),
-    ],
-)
-def test_an_interrupted_run_continues_bit_for_bit(tmp_path: Path, run: Run) -> None:
-    trained(run, tmp_path / "whole")
-    seen: list[int] = []
-    with pytest.raises(Interrupted, match="step 3"):
-        trained(run, tmp_path / "parts", progress=at_step(3, interrupt))
-    files = {file.name for file in (tmp_path / "parts" / run.id).iterdir() if not file.name.startswith("claim.")}
-    assert files == {"run.json", "records.jsonl", "checkpoint.pt"}
-    trained(run, tmp_path / "parts", progress=seen.append)
-    assert seen == list(range(4, STEPS)), "continues, does not start again"
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
-    assert not (tmp_path / "parts" / run.id / "checkpoint.pt").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_both_signals_stop_a_run_and_handlers_are_put_back(tmp_path: Path, number: signal.Signals) -> None:
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Interrupted):
-        trained(plan(), tmp_path, progress=at_step(0, lambda: signal.raise_signal(number)))
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
-    trained(plan(), tmp_path)
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        trained(plan(), tmp_path, progress=at_step(1, lambda: (interrupt(), interrupt())))
-    trained(plan(), tmp_path)
-    trained(plan(), tmp_path / "whole")
-    assert left(plan(), tmp_path) == left(plan(), tmp_path / "whole")
-
-
-def test_an_interrupt_in_the_last_step_lets_the_run_end(tmp_path: Path) -> None:
-    outcome = trained(plan(), tmp_path, progress=at_step(STEPS - 1, interrupt))
-    assert outcome.status.status == "done"
-    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
-
-
-class Crash(BaseException):
-    """Nothing catches it: as good as a power failure, since everything that is written is flushed."""
-
-
-@pytest.mark.parametrize("before", [False, True], ids=["just after", "just before"])
-@pytest.mark.parametrize(
-    ("method", "call"), [("append", 2), ("append", -1), ("save_checkpoint", 2), ("rewind", 0), ("finish", 0)]
-)
-def test_a_crash_at_any_write_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int, before: bool
-) -> None:
-    run, calls, original = plan(), [], getattr(RunFolder, method)
-    trained(run, tmp_path / "whole")
-    fatal = call if call >= 0 else len(range(0, STEPS, EVERY)) + 1  # the last line: the status, after the model
-
-    def crashing(self: RunFolder, *arguments: Any) -> Any:
-        calls.append(method)
-        if before and len(calls) == fatal + 1:
-            raise Crash
-        result = original(self, *arguments)
-        if len(calls) == fatal + 1:
-            raise Crash
-        return result
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(RunFolder, method, crashing)
-        trained(run, tmp_path / "parts", checkpoint_seconds=0)
-    trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
-
-
-def train_reporting(run: Run, out: Path, steps: Connection) -> None:
-    """A process of its own: tells each step, saves a checkpoint at every evaluation."""
-    torch.set_num_threads(1)
-    try:
-        trained(run, out, checkpoint_seconds=0, progress=steps.send)
-    except Interrupted:
-        sys.exit(130)
-
-
-def stop_after(run: Run, out: Path, step: int, number: signal.Signals) -> tuple[int | None, list[int]]:
-    """Trains in another process, sends it the signal when it tells this step; its exit status and the steps told."""
-    context = quick_context()
-    steps, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=train_reporting, args=(run, out, theirs))
-    process.start()
-    theirs.close()
-    seen: list[int] = []
-    assert process.pid is not None
-    with suppress(EOFError):
-        while True:
-            seen.append(steps.recv())
-            if seen[-1] == max(step, seen[0]):
-                os.kill(process.pid, number)
-    process.join()
-    return process.exitcode, seen
-
-
-def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
-    """kill -9 at random moments; a checkpoint at every evaluation."""
-    run = plan(steps=60, evaluate_every=5, dropout=0.2)
-    trained(run, tmp_path / "whole")
-    moments, starts = sorted(random.sample(range(2, 45), 5)), []
-    for step in moments:
-        status, seen = stop_after(run, tmp_path / "parts", step, signal.SIGKILL)
-        starts.append(seen[0])
-        if status != -signal.SIGKILL:
-            break  # on a busy machine the run may end before the signal comes
-    assert starts[0] == 0 and len(starts) > 1
-    assert starts == sorted(starts) and all(start % 5 == 1 for start in starts[1:]), "each continued from a checkpoint"
-    trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole"), f"killed at {moments}"
-    assert not RunFolder(tmp_path / "parts", run).checkpoint_file.exists()
-
-
-def test_a_process_that_gets_sigint_saves_and_continues(tmp_path: Path) -> None:
-    run = plan(steps=200, evaluate_every=50)
-    trained(run, tmp_path / "whole")
-    status, seen = stop_after(run, tmp_path / "parts", random.randrange(10), signal.SIGINT)
-    assert status == 130 and seen[-1] < 199
-    state = RunFolder(tmp_path / "parts", run).load_checkpoint()
-    assert state is not None and state["next_step"] == seen[-1] + 1, "not a step is lost"
-    trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
 
 
 # settings that cannot be
