@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.errors import UserError
+from domainwise.kernels import adam
 from domainwise.nets import Network
 from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteger, LogUniform, Parameter
 from domainwise.registry import Registry
@@ -98,14 +99,7 @@ class Algorithm(nn.Module):
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> torch.optim.Adam:
         """Adam with the hyper-parameters of these names."""
-        return torch.optim.Adam(
-            parameters,
-            lr=self.hparams[lr],
-            weight_decay=self.hparams[weight_decay],
-            betas=betas,
-            fused=True,
-            capturable=self.problem.low.is_cuda,
-        )
+        return adam(parameters, self.hparams[lr], betas, self.hparams[weight_decay])
 
     def schedule(self, step: int, draw: Draw) -> None:
         """What happens before step number `step` (from 0), outside the step; `draw` gives fresh batches."""

@@ -1,5 +1,6 @@
 """Kernels of our own, where PyTorch's are slow; everywhere else the same in plain PyTorch."""
 
-from domainwise.kernels.group_norm import relu_group_norm, relu_group_norm_mean
+from domainwise.kernels.adam import adam
+from domainwise.kernels.layers import conv_relu_group_norm
 
-__all__ = ["relu_group_norm", "relu_group_norm_mean"]
+__all__ = ["adam", "conv_relu_group_norm"]

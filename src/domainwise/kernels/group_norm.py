@@ -1,8 +1,6 @@
-"""ReLU, then GroupNorm, by our own kernels where PyTorch's are slow: on GPUs, and on CPUs for small groups in bf16."""
+"""Bias, ReLU, then GroupNorm, of what a convolution gives: one kernel in each direction where there is Triton."""
 
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,104 +12,96 @@ BLOCK_CHANNELS = 32
 """Channels that one program of the kernel handles; groups must not cross its border."""
 
 
-def relu_group_norm(x: Tensor, norm: nn.Module) -> Tensor:
-    """norm(relu(x)), which may overwrite x; `norm` is a GroupNorm."""
-    assert isinstance(norm, nn.GroupNorm)
-    on_gpu = TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and fits(norm)
-    if on_gpu or (x.is_cpu and x.dtype == torch.bfloat16 and narrow(norm)):
-        fused: Tensor = torch.ops.domainwise.relu_group_norm(x, norm.weight, norm.bias, norm.num_groups, norm.eps)[0]
-        return fused
-    return norm(F.relu(x, inplace=True))
-
-
-def relu_group_norm_mean(x: Tensor, norm: nn.Module) -> Tensor:
-    """The mean over pixels of norm(relu(x)), [N, C], which may overwrite x.
-
-    In bf16 on a CPU it is found from sums over pixels alone: nothing is normalised pixel by pixel.
-    """
-    if not (x.is_cpu and x.dtype == torch.bfloat16):
-        y = relu_group_norm(x, norm)
-        return y.mean(dim=(2, 3), dtype=torch.promote_types(y.dtype, torch.float32))
-    assert isinstance(norm, nn.GroupNorm)
-    sums: Tensor = Moments.apply(F.relu(x, inplace=True).permute(0, 2, 3, 1))  # type: ignore[no-untyped-call]
-    first, second = sums.unflatten(2, (norm.num_groups, -1)) / (x.shape[2] * x.shape[3])
-    mean = first.mean(2, keepdim=True)
-    variance = (second.mean(2, keepdim=True) - mean.square()).clamp_min(0)
-    z = (first - mean) * torch.rsqrt(variance + norm.eps)
-    return z.flatten(1) * norm.weight + norm.bias
-
-
-class Moments(torch.autograd.Function):
-    """Sums over pixels of r [N, H, W, C] and of its squares, [2, N, C], in float32; the gradient takes one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, r: Tensor) -> Tensor:
-        ctx.save_for_backward(r)
-        wide = torch.promote_types(r.dtype, torch.float32)
-        # in two steps: sums of bf16 are rounded to bf16, and errors of many small ones cancel out
-        return torch.stack([t.sum(1).sum(1, dtype=wide) for t in (r, r * r)])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (r,) = ctx.saved_tensors
-        first, second = gradients[0].to(r.dtype)[:, :, None, None]
-        return torch.addcmul(first, r, second, value=2)
-
-
 def fits(norm: nn.GroupNorm) -> bool:
     """Whether the kernel can do it: whole groups of a power of two of channels in every block."""
     per_group = norm.num_channels // norm.num_groups
     return norm.affine and norm.num_channels % BLOCK_CHANNELS == 0 and per_group in (1, 2, 4, 8, 16, 32)
 
 
-def narrow(norm: nn.GroupNorm) -> bool:
-    """Whether a group of a pixel does not fill a vector register of a CPU that has bf16: 16 numbers of float32."""
-    return norm.affine and norm.num_channels // norm.num_groups < 16
-
-
-def kernels(device: str) -> ModuleType:
-    """Those for this type of device."""
-    return import_module(f"domainwise.kernels.group_norm_{'cpu' if device == 'cpu' else 'triton'}")
-
-
 @library.custom_op("domainwise::relu_group_norm", mutates_args=())
-def _forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The result in channels_last and x's dtype, and what the backward pass needs: means and 1 / deviations [N, G]."""
-    return kernels(x.device.type).forward(x, weight, bias, groups, eps)
+def _forward(
+    x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, pooled: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y = norm(relu(x + shift)) in channels_last and x's dtype, means and 1 / deviations [N, G] of relu(x + shift).
+
+    If `pooled`, y is the mean over the pixels instead, [N, C] in float32.
+    """
+    from domainwise.kernels import group_norm_triton
+
+    return group_norm_triton.forward(x, shift, weight, bias, groups, eps, pooled)
 
 
 @_forward.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG001
+def _(
+    x: Tensor,
+    shift: Tensor,  # noqa: ARG001
+    weight: Tensor,  # noqa: ARG001
+    bias: Tensor,  # noqa: ARG001
+    groups: int,
+    eps: float,  # noqa: ARG001
+    pooled: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     statistics = x.new_empty(len(x), groups, dtype=torch.float32)
-    return torch.empty_like(x, memory_format=torch.channels_last), statistics, torch.empty_like(statistics)
+    pool = x.new_empty(x.shape[:2], dtype=torch.float32)
+    y = pool if pooled else torch.empty_like(x, memory_format=torch.channels_last)
+    return y, statistics, torch.empty_like(statistics)
 
 
 @library.custom_op("domainwise::relu_group_norm_backward", mutates_args=())
-def _backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and the gradients of bias and weight as the two rows of a tensor."""
-    return kernels(x.device.type).backward(dy, x, weight, mean, scale)
+def _backward(
+    dy: Tensor, x: Tensor, shift: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, pooled: bool, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and those of shift, weight and bias as the rows of a tensor, if they are wanted."""
+    from domainwise.kernels import group_norm_triton
+
+    return group_norm_triton.backward(dy, x, shift, weight, mean, scale, pooled, wanted)
 
 
 @_backward.register_fake
-def _(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-    return torch.empty_like(x, memory_format=torch.channels_last), weight.new_empty(2, len(weight))
+def _(
+    dy: Tensor,  # noqa: ARG001
+    x: Tensor,
+    shift: Tensor,  # noqa: ARG001
+    weight: Tensor,
+    mean: Tensor,  # noqa: ARG001
+    scale: Tensor,  # noqa: ARG001
+    pooled: bool,  # noqa: ARG001
+    wanted: bool,
+) -> tuple[Tensor, Tensor]:
+    sums = weight.new_empty((3, len(weight)) if wanted else 0, dtype=torch.float32)
+    return torch.empty_like(x, memory_format=torch.channels_last), sums
+
+
+def plain(x: Tensor, weight: Tensor, bias: Tensor, *, groups: int, eps: float) -> Tensor:
+    """norm(relu(x)) by PyTorch's own operations, which can be differentiated again and again."""
+    return F.group_norm(F.relu(x), groups, weight, bias, eps)
+
+
+def again(function: Any, tensors: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients, themselves to be differentiated, of a function of tensors: nothing for those that want none."""
+    wanted = [tensor for tensor in tensors if tensor.requires_grad]
+    found = iter(torch.autograd.grad(function(*tensors).to(dy.dtype), wanted, dy, create_graph=True))
+    return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, weight, bias, ctx.groups, ctx.eps = inputs
+    *tensors, ctx.groups, ctx.eps, ctx.pooled = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, bias, *output[1:])
+    ctx.save_for_backward(*tensors, *output[1:])
 
 
 def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-    x, weight, bias, mean, scale = ctx.saved_tensors
-    if torch.is_grad_enabled():  # the gradient is to be differentiated again: by PyTorch's own formulas
-        y = F.group_norm(F.relu(x), ctx.groups, weight, bias, ctx.eps).to(dy.dtype)
-        wanted = [tensor for tensor in (x, weight, bias) if tensor.requires_grad]
-        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
-        return *(next(found) if tensor.requires_grad else None for tensor in (x, weight, bias)), None, None
-    dx, (dbias, dweight) = torch.ops.domainwise.relu_group_norm_backward(dy, x, weight, mean, scale)
-    return dx, dweight, dbias, None, None
+    x, shift, weight, bias, mean, scale = ctx.saved_tensors
+    if torch.is_grad_enabled():  # the gradient is to be differentiated again
+
+        def same(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            y = plain(x + shift.view(-1, 1, 1), weight, bias, groups=ctx.groups, eps=ctx.eps)
+            return y.mean((2, 3)) if ctx.pooled else y
+
+        return *again(same, (x, shift, weight, bias), dy), None, None, None
+    wanted = any(ctx.needs_input_grad[1:4])
+    dx, sums = torch.ops.domainwise.relu_group_norm_backward(dy, x, shift, weight, mean, scale, ctx.pooled, wanted)
+    return dx, *(sums.unbind(0) if wanted else (None, None, None)), None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.kernels import relu_group_norm, relu_group_norm_mean
+from domainwise.kernels import conv_relu_group_norm
 from domainwise.nets.network import network
 
 
@@ -24,10 +24,11 @@ class MNISTConvNet(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(8, width) for width in widths[1:])
 
     def forward(self, x: Tensor) -> Tensor:
-        *layers, (last, last_norm) = zip(self.convolutions, self.norms, strict=True)
-        for convolution, norm in layers:
-            x = relu_group_norm(convolution(x), norm)
-        return relu_group_norm_mean(last(x), last_norm)
+        last = self.convolutions[-1]
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
+            x = conv_relu_group_norm(x, convolution, norm, pool=convolution is last)
+        return x
 
 
 @network("small-cnn")

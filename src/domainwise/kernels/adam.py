@@ -1,0 +1,79 @@
+"""Adam over one flat tensor: torch's own kernel gives a small network's few tensors too few processors."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.kernels.group_norm import TRITON
+
+ALIGNED = 64
+"""Numbers: where a parameter may begin, so that those who read it may read several at once."""
+
+
+def adam(
+    parameters: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.Adam:
+    """Adam, which may be captured; on a GPU with Triton by our own kernel."""
+    every = list(parameters)
+    if TRITON and all(parameter.is_cuda and parameter.dtype == torch.float32 for parameter in every):
+        return FlatAdam(every, lr, betas, weight_decay)
+    capturable = all(parameter.is_cuda for parameter in every)
+    return torch.optim.Adam(every, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
+
+
+class FlatAdam(torch.optim.Adam):
+    """torch's Adam for float32 parameters on a GPU, which become views of one tensor, as do its moments.
+
+    Its state is that of torch's, parameter by parameter; a loaded state is copied into place. A parameter without a
+    gradient has one of zero.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True, capturable=True)
+        self.parameters: list[nn.Parameter] = self.param_groups[0]["params"]
+        self.gaps = [self.parameters[0].new_zeros(-parameter.numel() % ALIGNED) for parameter in self.parameters]
+        self.flat = self._joined(parameter.detach() for parameter in self.parameters)
+        self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self.count = self.flat.new_zeros(())
+        for parameter, view in zip(self.parameters, self._views(self.flat), strict=True):
+            parameter.data = view
+        self._own_state()
+
+    def _joined(self, tensors: Iterable[Tensor]) -> Tensor:
+        """Tensors like the parameters, as one."""
+        pieces = zip(tensors, self.gaps, strict=True)
+        return torch.cat([piece for tensor, gap in pieces for piece in (tensor.reshape(-1), gap)])
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        """One tensor as tensors like the parameters."""
+        pieces = zip(self.parameters, self.gaps, strict=True)
+        chunks = flat.split([size for parameter, gap in pieces for size in (parameter.numel(), gap.numel())])
+        return [chunk.view_as(parameter) for chunk, parameter in zip(chunks[::2], self.parameters, strict=True)]
+
+    def _own_state(self) -> None:
+        """Every parameter's state as views of the flat one, with the values it has."""
+        firsts, seconds = map(self._views, self.moments)
+        for parameter, first, second in zip(self.parameters, firsts, seconds, strict=True):
+            own = {"step": self.count, "exp_avg": first, "exp_avg_sq": second}
+            for name, value in self.state[parameter].items():
+                own[name].copy_(value)
+            self.state[parameter] = own
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._own_state()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        from domainwise.kernels import adam_triton
+
+        assert closure is None, "a step is one step down gradients that are there"
+        group = self.param_groups[0]
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
+        self.count += 1
+        settings = (group["lr"], group["betas"], group["eps"], group["weight_decay"])
+        adam_triton.update(self.flat, self._joined(gradients), self.moments, self.count, *settings)

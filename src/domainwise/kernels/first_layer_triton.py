@@ -1,0 +1,335 @@
+"""A 3x3 convolution of few channels, bias, ReLU and GroupNorm as Triton kernels, forward and backward.
+
+The convolution is a product with the columns of the image: 9 C numbers around each pixel, padded to TAPS. That is so
+little arithmetic that its result is never stored: each pass over the pixels of a sample computes it once more. With dx
+the gradient of the convolution's result, as in `group_norm_triton`, the gradients are
+
+    dW = sum over samples and pixels of dx columns,    d(image) = the columns' gradients dx W, each put where it is from
+
+A program handles one sample and BLOCK_CHANNELS channels of the result.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from domainwise.kernels.group_norm import BLOCK_CHANNELS
+from domainwise.kernels.sums_triton import by_group, sum_rows
+
+TAPS = 32
+BLOCK_PIXELS = 64
+WARPS = 4
+
+
+@triton.jit
+def _columns(
+    image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, TAPS: tl.constexpr,
+):  # fmt: skip
+    """What the convolution sees of the image around these pixels, [BLOCK_PIXELS, TAPS]."""
+    tap = tl.arange(0, TAPS)
+    row = (pixel // WIDTH)[:, None] + (tap % 9 // 3 - 1)[None, :]
+    column = (pixel % WIDTH)[:, None] + (tap % 3 - 1)[None, :]
+    inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+    inside = inside & (pixel < HEIGHT * WIDTH)[:, None] & (tap < 9 * INPUTS)[None, :]
+    offsets = sample.to(tl.int64) * per_sample + (tap // 9 * per_channel)[None, :] + row * per_row + column * per_column
+    return tl.load(image_at + offsets, mask=inside, other=0.0)
+
+
+@triton.jit
+def _rectified(columns, kernel, shift, mask, PRECISION: tl.constexpr):
+    """relu(columns kernel + shift) [BLOCK_PIXELS, BLOCK_CHANNELS], zero outside the mask; NaN stays NaN."""
+    x = tl.dot(columns, kernel, input_precision=PRECISION) + shift[None, :]
+    return tl.where((x < 0) | (mask == 0), 0.0, x)
+
+
+@triton.jit
+def _kernel_matrix(kernel_at, channels, INPUTS: tl.constexpr, TAPS: tl.constexpr):
+    """The convolution's weights [TAPS, BLOCK_CHANNELS]."""
+    tap = tl.arange(0, TAPS)
+    offsets = channels[None, :] * (9 * INPUTS) + tap[:, None]
+    return tl.load(kernel_at + offsets, mask=(tap < 9 * INPUTS)[:, None], other=0.0)
+
+
+@triton.jit
+def _forward_kernel(
+    image_at,
+    kernel_at,
+    shift_at,
+    weight_at,
+    bias_at,
+    y_at,
+    mean_at,
+    scale_at,
+    per_sample,
+    per_channel,
+    per_row,
+    per_column,
+    eps,
+    INPUTS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PER_GROUP: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TYPE: tl.constexpr,
+    TAPS: tl.constexpr,
+    BLOCK_CHANNELS: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+):
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    sample = tl.program_id(0)
+    channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    kernel = _kernel_matrix(kernel_at, channels, INPUTS, TAPS).to(TYPE)
+    shift = tl.load(shift_at + channels)
+    every_sum = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
+    every_square = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
+    for first in range(0, PIXELS, BLOCK_PIXELS):
+        pixel = first + tl.arange(0, BLOCK_PIXELS)
+        columns = _columns(
+            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+        ).to(TYPE)
+        r = _rectified(columns, kernel, shift, (pixel < PIXELS)[:, None], PRECISION)
+        every_sum += r
+        every_square += r * r
+    n = PIXELS * PER_GROUP
+    mean = by_group(tl.sum(every_sum, 0), BLOCK_CHANNELS, PER_GROUP) / n
+    variance = by_group(tl.sum(every_square, 0), BLOCK_CHANNELS, PER_GROUP) / n - mean * mean
+    scale = 1 / tl.sqrt(tl.where(variance < 0, 0.0, variance) + eps)
+    group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
+    tl.store(mean_at + group, mean, mask=channels % PER_GROUP == 0)
+    tl.store(scale_at + group, scale, mask=channels % PER_GROUP == 0)
+    slope = scale * tl.load(weight_at + channels)
+    level = tl.load(bias_at + channels) - mean * slope
+    for first in range(0, PIXELS, BLOCK_PIXELS):
+        pixel = first + tl.arange(0, BLOCK_PIXELS)
+        columns = _columns(
+            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+        ).to(TYPE)
+        mask = (pixel < PIXELS)[:, None]
+        r = _rectified(columns, kernel, shift, mask, PRECISION)
+        offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        tl.store(y_at + offsets, r * slope[None, :] + level[None, :], mask=mask)
+
+
+@triton.jit
+def _backward_kernel(
+    dy_at,
+    image_at,
+    kernel_at,
+    shift_at,
+    weight_at,
+    mean_at,
+    scale_at,
+    dcolumns_at,
+    sums_at,
+    samples,
+    per_sample,
+    per_channel,
+    per_row,
+    per_column,
+    INPUTS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PER_GROUP: tl.constexpr,
+    IMAGE_WANTED: tl.constexpr,
+    WANTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TYPE: tl.constexpr,
+    TAPS: tl.constexpr,
+    BLOCK_CHANNELS: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+):
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    sample = tl.program_id(0)
+    channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
+    kernel = _kernel_matrix(kernel_at, channels, INPUTS, TAPS).to(TYPE)
+    shift = tl.load(shift_at + channels)
+    mean = tl.load(mean_at + group)
+    scale = tl.load(scale_at + group)
+    weight = tl.load(weight_at + channels)
+    every_sum = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
+    every_product = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
+    for first in range(0, PIXELS, BLOCK_PIXELS):
+        pixel = first + tl.arange(0, BLOCK_PIXELS)
+        columns = _columns(
+            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+        ).to(TYPE)
+        mask = (pixel < PIXELS)[:, None]
+        z = (_rectified(columns, kernel, shift, mask, PRECISION) - mean[None, :]) * scale[None, :]
+        offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        dy = tl.load(dy_at + offsets, mask=mask, other=0.0).to(tl.float32)
+        every_sum += dy
+        every_product += dy * z
+    sums = tl.sum(every_sum, 0)
+    products = tl.sum(every_product, 0)
+    n = PIXELS * PER_GROUP
+    a = by_group(weight * sums, BLOCK_CHANNELS, PER_GROUP) / n
+    b = by_group(weight * products, BLOCK_CHANNELS, PER_GROUP) / n
+    tap = tl.arange(0, TAPS)
+    every_slope = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
+    dkernel = tl.zeros([TAPS, BLOCK_CHANNELS], tl.float32)
+    for first in range(0, PIXELS, BLOCK_PIXELS):
+        pixel = first + tl.arange(0, BLOCK_PIXELS)
+        columns = _columns(
+            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+        ).to(TYPE)
+        mask = (pixel < PIXELS)[:, None]
+        r = _rectified(columns, kernel, shift, mask, PRECISION)
+        z = (r - mean[None, :]) * scale[None, :]
+        offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        dy = tl.load(dy_at + offsets, mask=mask, other=0.0).to(tl.float32)
+        dr = scale[None, :] * (weight[None, :] * dy - a[None, :] - z * b[None, :])
+        dx = tl.where((r > 0) & mask, dr, 0.0)
+        if WANTED:
+            every_slope += dx
+            dkernel = tl.dot(tl.trans(columns), dx.to(TYPE), dkernel, input_precision=PRECISION)
+        if IMAGE_WANTED:
+            dcolumns = tl.dot(dx.to(TYPE), tl.trans(kernel), input_precision=PRECISION)
+            row = (tl.program_id(1) * samples + sample).to(tl.int64) * PIXELS + pixel
+            tl.store(
+                dcolumns_at + row[:, None] * (9 * INPUTS) + tap[None, :],
+                dcolumns,
+                mask=mask & (tap < 9 * INPUTS)[None, :],
+            )
+    if WANTED:
+        at = sums_at + sample * (9 * INPUTS + 3) * CHANNELS + channels
+        tl.store(at, tl.sum(every_slope, 0))
+        tl.store(at + CHANNELS, products)
+        tl.store(at + 2 * CHANNELS, sums)
+        tl.store(at[None, :] + (3 + tap)[:, None] * CHANNELS, dkernel, mask=(tap < 9 * INPUTS)[:, None])
+
+
+@triton.jit
+def _image_kernel(
+    dcolumns_at,
+    dimage_at,
+    samples,
+    per_sample,
+    per_channel,
+    per_row,
+    per_column,
+    INPUTS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK_PIXELS: tl.constexpr,
+):
+    """The gradient of an image: what each of the nine places says that saw a pixel, in each block of channels."""
+    sample = tl.program_id(0)
+    pixel = tl.program_id(1) * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)
+    for channel in tl.static_range(INPUTS):
+        total = tl.zeros([BLOCK_PIXELS], tl.float32)
+        for tap in tl.static_range(9):
+            row = pixel // WIDTH - (tap // 3 - 1)
+            column = pixel % WIDTH - (tap % 3 - 1)
+            inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (pixel < HEIGHT * WIDTH)
+            for block in tl.static_range(BLOCKS):
+                at = (block * samples + sample).to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
+                total += tl.load(dcolumns_at + at * (9 * INPUTS) + channel * 9 + tap, mask=inside, other=0.0)
+        offsets = sample.to(tl.int64) * per_sample + channel * per_channel
+        offsets += (pixel // WIDTH) * per_row + (pixel % WIDTH) * per_column
+        tl.store(dimage_at + offsets, total, mask=pixel < HEIGHT * WIDTH)
+
+
+def _settings(image: Tensor, groups: int, channels: int, dtype: torch.dtype) -> dict[str, object]:
+    """How large things are, and how precisely products are computed."""
+    strict = torch.get_float32_matmul_precision() == "highest"
+    return {
+        "INPUTS": image.shape[1],
+        "HEIGHT": image.shape[2],
+        "WIDTH": image.shape[3],
+        "CHANNELS": channels,
+        "PER_GROUP": channels // groups,
+        "PRECISION": "ieee" if strict else "tf32",
+        "TYPE": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32,
+        "TAPS": TAPS,
+        "BLOCK_CHANNELS": BLOCK_CHANNELS,
+        "BLOCK_PIXELS": BLOCK_PIXELS,
+        "num_warps": WARPS,
+    }
+
+
+def forward(
+    image: Tensor,
+    kernel: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """norm(relu(convolution)) in this dtype, and the means and 1 / deviations [N, G] of what is normalised."""
+    (samples, _, height, width), channels = image.shape, len(kernel)
+    shape = (samples, channels, height, width)
+    y = torch.empty(shape, dtype=dtype, device=image.device, memory_format=torch.channels_last)
+    mean = image.new_empty(samples, groups, dtype=torch.float32)
+    scale = torch.empty_like(mean)
+    _forward_kernel[samples, channels // BLOCK_CHANNELS](
+        image,
+        kernel.contiguous(),
+        shift,
+        weight,
+        bias,
+        y,
+        mean,
+        scale,
+        *image.stride(),
+        eps,
+        **_settings(image, groups, channels, dtype),
+    )
+    return y, mean, scale
+
+
+def backward(
+    dy: Tensor,
+    image: Tensor,
+    kernel: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    image_wanted: bool,
+    wanted: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the image, and those of shift, weight, bias and kernel in one [3 + 9 C_in, C], if wanted."""
+    dy = dy.contiguous(memory_format=torch.channels_last)
+    (samples, inputs, height, width), channels = image.shape, len(kernel)
+    blocks, taps = channels // BLOCK_CHANNELS, 9 * inputs
+    dcolumns = image.new_empty(blocks, samples if image_wanted else 0, height * width, taps)
+    sums = image.new_empty(samples if wanted else 0, 3 + taps, channels)
+    _backward_kernel[samples, blocks](
+        dy,
+        image,
+        kernel.contiguous(),
+        shift,
+        weight,
+        mean,
+        scale,
+        dcolumns,
+        sums,
+        samples,
+        *image.stride(),
+        IMAGE_WANTED=image_wanted,
+        WANTED=wanted,
+        **_settings(image, mean.shape[1], channels, dy.dtype),
+    )
+    dimage = torch.empty_like(image) if image_wanted else image.new_empty(0)
+    if image_wanted:
+        pixels = 256
+        _image_kernel[samples, triton.cdiv(height * width, pixels)](
+            dcolumns,
+            dimage,
+            samples,
+            *dimage.stride(),
+            INPUTS=inputs,
+            HEIGHT=height,
+            WIDTH=width,
+            BLOCKS=blocks,
+            BLOCK_PIXELS=pixels,
+        )
+    return dimage, sum_rows(sums) if wanted else sums.new_empty(0)

@@ -1,0 +1,29 @@
+"""A layer of the MNIST CNN, by our kernels where they can, else by PyTorch's."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from domainwise.kernels import first_layer, group_norm, group_norm_bf16
+
+
+def conv_relu_group_norm(x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm, *, pool: bool = False) -> Tensor:
+    """norm(relu(convolution(x))), or its mean over the pixels."""
+    by_triton = group_norm.TRITON and x.is_cuda and convolution.bias is not None and group_norm.fits(norm)
+    if not by_triton or x.dtype not in (torch.float32, torch.bfloat16):
+        return _elsewhere(convolution(x), norm, pool)
+    affine = (convolution.bias, norm.weight, norm.bias, norm.num_groups, norm.eps)
+    if first_layer.fits(x, convolution, norm) and not pool:
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cuda") else x.dtype
+        first: Tensor = torch.ops.domainwise.first_layer(x, convolution.weight, *affine, dtype)[0]
+        return first
+    convolved = convolution._conv_forward(x, convolution.weight, None)
+    later: Tensor = torch.ops.domainwise.relu_group_norm(convolved, *affine, pool)[0]
+    return later
+
+
+def _elsewhere(x: Tensor, norm: nn.GroupNorm, pool: bool) -> Tensor:
+    if x.is_cpu and x.dtype == torch.bfloat16:
+        return (group_norm_bf16.relu_group_norm_mean if pool else group_norm_bf16.relu_group_norm)(x, norm)
+    y: Tensor = norm(F.relu(x, inplace=True))
+    return y.mean(dim=(2, 3), dtype=torch.promote_types(y.dtype, torch.float32)) if pool else y
