@@ -1,7 +1,9 @@
 """What a step must keep so that it can be captured, compiled and padded; checked without a GPU."""
 
 import copy
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,55 +154,75 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     yield recorder
 
 
-def captured(name: str, compile: bool = False) -> tuple[CapturedStep, Algorithm, list[str]]:
-    """An algorithm's captured step, and the phases it has been done in."""
+def captured(name: str, compile: bool = False) -> tuple[CapturedStep, Callable[[], None], Algorithm, list[str]]:
+    """An algorithm's captured step, its work, and the phases it has been done in."""
     algorithm, data, done = make(name), batches(1)[0], []
 
     def work() -> None:
         done.append(algorithm.phase)
         algorithm.step(*data)
 
-    return CapturedStep(work, algorithm, compile=compile), algorithm, done
+    return CapturedStep(algorithm, compile=compile), work, algorithm, done
 
 
 def test_each_phase_is_recorded_once(recorder: Recorder) -> None:
-    step, algorithm, done = captured("DANN")
+    step, work, algorithm, done = captured("DANN")
     for number in range(6):
         algorithm.schedule(number, lambda: batches(1)[0])
-        step()
+        step(work)
     assert set(step.graphs) == {"network", "discriminator"} and len(recorder.recorded) == 2
     assert done == ["network", "discriminator"] * 3
     step.forget()
-    step()
+    step(work)
     assert len(recorder.recorded) == 3
 
 
 def test_what_cannot_be_recorded_is_done_and_said_once(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
-    step, _, done = captured("ERM")
+    step, work, _, done = captured("ERM")
     recorder.failure = [RuntimeError("called a synchronizing CUDA operation\nand more")]
     with caplog.at_level(logging.WARNING):
-        step(), step()
+        step(work), step(work)
     assert len(done) == 2 and not recorder.recorded
     assert caplog.messages == ["ERM is not captured, and slower for it: called a synchronizing CUDA operation"]
 
 
 def test_what_cannot_be_compiled_is_recorded_as_it_is(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
-    step, _, done = captured("ERM", compile=True)
+    step, work, _, done = captured("ERM", compile=True)
     recorder.failure = [RuntimeError("no compiler")]
-    step()
+    step(work)
     assert recorder.recorded == ["recorded"] and len(done) == 1
     assert caplog.messages == ["ERM is captured without being compiled: no compiler"]
-    twice, _, _ = captured("LDAT", compile=True)
-    twice()
+    twice, work, _, _ = captured("LDAT", compile=True)
+    twice(work)
     assert len(caplog.messages) == 1, "what is known not to compile is not tried"
 
 
 def test_a_lack_of_memory_is_no_reason_to_go_on_eagerly(recorder: Recorder) -> None:
-    step, _, done = captured("ERM", compile=True)
+    step, work, _, done = captured("ERM", compile=True)
     recorder.failure = [torch.OutOfMemoryError("out of memory")]
     with pytest.raises(torch.OutOfMemoryError):
-        step()
+        step(work)
     assert not done
+
+
+def test_a_training_is_gone_when_nobody_holds_it(recorder: Recorder) -> None:
+    """At once, with all the memory it holds on a GPU, and not when Python next looks for cycles."""
+    run = Run.plan("BackgroundDigits", "DAT", [0], hparams={"batch_size": 4})
+    session = Session(run, DATASETS.find("BackgroundDigits").load(), torch.device("cpu"))
+    session.captured = session.captured_step(compile=False)
+    session.step()
+    session.captured.graphs = dict.fromkeys(session.captured.graphs)  # the recorder's hold the work, a GPU's do not
+    parts = {part: rows[:8] for part, rows in parts_to_judge(run, session.environments).items()}
+    judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
+    judge()
+    held = [weakref.ref(thing) for thing in (session, session.algorithm, judge)]
+    gc.collect()
+    gc.disable()
+    try:
+        del session, judge
+        assert recorder.recorded and [ref() for ref in held] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:

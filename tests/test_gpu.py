@@ -1,5 +1,6 @@
 """On a GPU: captured is eager, together is alone, and what does not fit leaves no trace. `pytest -m gpu`."""
 
+import gc
 import logging
 from dataclasses import replace
 from functools import cache
@@ -13,7 +14,6 @@ from torch import Tensor
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data import DATASETS, Environments
 from domainwise.engine.apart import Surroundings
-from domainwise.engine.capture import CapturedStep
 from domainwise.engine.evaluation import Judge, parts_to_judge
 from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
@@ -60,7 +60,7 @@ def trained(run: Run, form: str, steps: int = 50, state: dict[str, Any] | None =
             for weights in session.algorithm.parameters():
                 weights *= 1 + nudge * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(GPU)
         compile = form == "compiled"
-        session.update = session.eager_update if form == "eager" else session.captured_update(compile=compile)
+        session.captured = None if form == "eager" else session.captured_step(compile=compile)
         if state is not None:
             session.load_state(state)
         for _ in range(steps):
@@ -81,9 +81,9 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("name", EVERY)
 def test_captured_equals_eager(name: str) -> None:
     session, captured, _ = trained(plan(name), "captured")
-    assert isinstance(session.update, CapturedStep)
-    assert name in CAPTURED and all(graph is not None for graph in session.update.graphs.values())
-    assert len(session.update.graphs) == (2 if name in ("DANN", "CDANN") else 1)
+    assert session.captured is not None
+    assert name in CAPTURED and all(graph is not None for graph in session.captured.graphs.values())
+    assert len(session.captured.graphs) == (2 if name in ("DANN", "CDANN") else 1)
     assert gap(captured, trained(plan(name), "eager").learned) < 1e-4
 
 
@@ -106,7 +106,7 @@ def test_a_step_that_waits_is_done_eagerly_and_said(caplog: pytest.LogCaptureFix
             for _ in range(3):
                 session.step()
     assert len(said(caplog)) == 1 and "not captured" in said(caplog)[0]
-    assert isinstance(session.update, CapturedStep) and session.update.graphs == {"train": None}
+    assert session.captured is not None and session.captured.graphs == {"train": None}
 
 
 @pytest.mark.parametrize("name", ["DAT", "DANN", "ADA"])
@@ -124,7 +124,7 @@ def test_captured_evaluation_equals_eager(name: str) -> None:
     with Surroundings(GPU, "fp32"):
         judge = Judge(session.algorithm, session.environments, parts_to_judge(run, data()), run.train_domains)
         eager, captured, again = judge(), judge(), judge()
-        assert judge.again != judge._measure, "it was captured"
+        assert judge.graph is not None, "it was captured"
         assert all(captured[part] == pytest.approx(eager[part], rel=1e-5) for part in eager) and again == captured
         session.step()
         assert judge() != captured, "a replay sees the weights as they are"
@@ -158,6 +158,23 @@ def test_a_run_that_does_not_fit_frees_its_memory_and_says_so(tmp_path: Path) ->
         train(huge, tmp_path, device="cuda", environments=data())
     assert torch.cuda.memory_reserved() <= before + 2**27
     assert train(plan("ERM"), tmp_path, device="cuda", environments=data()).status.status == "done"
+
+
+def test_a_run_that_has_ended_leaves_no_memory_behind(tmp_path: Path) -> None:
+    """At once, and not when Python next looks for cycles."""
+    data()
+    gc.collect()
+    gc.disable()
+    try:
+        held = [_held_after(plan("DAT", trial=trial), tmp_path) for trial in range(3)]
+    finally:
+        gc.enable()
+    assert held[1] == held[2]
+
+
+def _held_after(run: Run, out: Path) -> int:
+    train(run, out, device="cuda", environments=data())
+    return torch.cuda.memory_allocated()
 
 
 @pytest.mark.slow

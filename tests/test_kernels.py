@@ -177,10 +177,10 @@ def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
             given = (torch.ones_like(y), x, *affine[:2], mean, scale, pooled, wanted)
             library.opcheck(operations.relu_group_norm_backward, given, **checks)
     for dtype in (torch.float32, torch.bfloat16):
-        y, mean, scale = operations.first_layer(*layer, GROUPS, EPS, dtype)
+        y, *kept = operations.first_layer(*layer, GROUPS, EPS, dtype)
         library.opcheck(operations.first_layer, (*layer, GROUPS, EPS, dtype), **checks)
         for wanted in ((False, True), (True, False), (True, True)):
-            given = (torch.ones_like(y), image, kernel, *affine[:2], mean, scale, *wanted)
+            given = (torch.ones_like(y), kept[0], image, kernel, affine[1], *kept[1:], *wanted)
             library.opcheck(operations.first_layer_backward, given, **checks)
 
 

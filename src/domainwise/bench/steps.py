@@ -119,7 +119,7 @@ class Bench:
         for session, _ in sessions:
             if self.device.type == "cuda" and not session.environments.streamed:
                 compile = form not in ("eager", "captured")
-                session.update = session.eager_update if form == "eager" else session.captured_update(compile=compile)
+                session.captured = None if form == "eager" else session.captured_step(compile=compile)
 
         def round_of_steps() -> None:
             for session, own in sessions:
@@ -127,7 +127,7 @@ class Bench:
                     session.step()
 
         with sessions[0][1], FlopCounterMode(display=False) as counter:
-            sessions[0][0].eager_update()
+            sessions[0][0].update()
         ideal = counter.get_total_flops() / rate
         row = self._row(algorithm, precision, form, round_of_steps, images, plain, ideal, count)
         sessions.clear()

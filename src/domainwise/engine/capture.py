@@ -29,7 +29,7 @@ Work = Callable[[], None]
 
 
 class CapturedStep:
-    """Work of an algorithm that is recorded when first asked for in a phase, and replayed from then on.
+    """Work of an algorithm, always the same, that is recorded when first done in a phase, and replayed from then on.
 
     Where it cannot be recorded compiled it is recorded as it is, and where it cannot be recorded it is simply done,
     with one line that says why. `tensors` and `generators` are what the work changes besides the algorithm's own;
@@ -38,7 +38,6 @@ class CapturedStep:
 
     def __init__(
         self,
-        work: Work,
         algorithm: Algorithm,
         *,
         tensors: Sequence[Tensor] = (),
@@ -46,17 +45,17 @@ class CapturedStep:
         prepare: object = None,
         compile: bool = False,
     ) -> None:
-        self.work, self.algorithm, self.prepare, self.compile = work, algorithm, prepare, compile
+        self.algorithm, self.prepare, self.compile = algorithm, prepare, compile
         self.tensors, self.generators = tensors, (algorithm.noise, *generators)
         self.graphs: dict[str, torch.cuda.CUDAGraph | None] = {}
 
-    def __call__(self) -> None:
+    def __call__(self, work: Work) -> None:
         phase = self.algorithm.phase
         if phase not in self.graphs:
-            self.graphs[phase] = self._record()
+            self.graphs[phase] = self._record(work)
         graph = self.graphs[phase]
         if graph is None:
-            self.work()
+            work()
         else:
             graph.replay()
 
@@ -64,19 +63,19 @@ class CapturedStep:
         """For a state that was loaded: graphs refer to the tensors they were recorded with."""
         self.graphs.clear()
 
-    def _record(self) -> torch.cuda.CUDAGraph | None:
+    def _record(self, work: Work) -> torch.cuda.CUDAGraph | None:
         """The graph of the current phase, at its best; None if there can be none."""
         name = type(self.algorithm).__name__
         if self.compile and not self.algorithm.differentiates_twice:
             try:
                 with compiled(self.algorithm, self.prepare):
-                    return record(self.work, self._snapshot, self.generators)
+                    return record(work, self._snapshot, self.generators)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
                 log.warning("%s is captured without being compiled: %s", name, first_line(error))
         try:
-            return record(self.work, self._snapshot, self.generators)
+            return record(work, self._snapshot, self.generators)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

@@ -1,7 +1,7 @@
 """Judging: accuracy and loss on splits of domains, in large batches, one synchronisation for all of them."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -47,7 +47,7 @@ class Judge:
     ) -> None:
         self.parts, self.measure = parts, partial(scores, algorithm, environments, parts, train_domains)
         self.scores = torch.zeros(len(parts), 2, device=environments.device, dtype=torch.float64)
-        self.again: Callable[[], None] = self._measure
+        self.graph: torch.cuda.CUDAGraph | None = None
         self.capture = environments.device.type == "cuda" and not environments.streamed
         self.warm = False
 
@@ -56,22 +56,25 @@ class Judge:
         if not self.parts:
             return {}
         if self.capture and self.warm:
-            self.capture, self.again = False, self._recorded()
-        self.again()
+            self.capture, self.graph = False, self._recorded()
+        if self.graph is None:
+            self._measure()
+        else:
+            self.graph.replay()
         self.warm = True
         return dict(zip(self.parts, map(tuple, self.scores.tolist()), strict=True))
 
     def _measure(self) -> None:
         self.scores.copy_(self.measure())
 
-    def _recorded(self) -> Callable[[], None]:
+    def _recorded(self) -> torch.cuda.CUDAGraph | None:
         try:
-            return record(self._measure, warm_up=2).replay
+            return record(self._measure, warm_up=2)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             log.warning("evaluation is not captured, and slower for it: %s", first_line(error))
-            return self._measure
+            return None
 
 
 def judge(

@@ -1,7 +1,6 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,12 @@ class Session:
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
         self.seconds = 0.0
-        self.update: Callable[[], None] = self.eager_update
+        self.captured: CapturedStep | None = None
         if device.type == "cuda":
             if self.environments.streamed:
                 log.warning("%s: images stream from the host, so steps are not captured, and slower for it", run)
             else:
-                self.update = self.captured_update(compile=run.steps >= WORTH_COMPILING)
+                self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -63,15 +62,17 @@ class Session:
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
         self.algorithm.schedule(self.next_step, self.batches.draw)
-        self.update()
+        if self.captured is None:
+            self.update()
+        else:
+            self.captured(self.update)
         self.next_step += 1
 
-    def eager_update(self) -> None:
+    def update(self) -> None:
         self.loss_sum += self.algorithm.step(*self.batches.draw())
 
-    def captured_update(self, *, compile: bool) -> CapturedStep:
+    def captured_step(self, *, compile: bool) -> CapturedStep:
         return CapturedStep(
-            self.eager_update,
             self.algorithm,
             tensors=[self.loss_sum],
             generators=[self.batches.generator, self.augmentation],
@@ -106,5 +107,5 @@ class Session:
         torch.set_rng_state(state["torch"])
         if state["cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda"], self.device)
-        if isinstance(self.update, CapturedStep):
-            self.update.forget()
+        if self.captured is not None:
+            self.captured.forget()

@@ -121,9 +121,9 @@ def spread_session(session: Session, crew: Crew) -> None:
     if crew.size == 1:
         return
     spread(session.algorithm, crew, session.run.network)
-    if session.update != session.eager_update:
+    if session.captured is not None:
         log.warning("%s: %d GPUs share its steps, so they are not captured", session.run, crew.size)
-        session.update = session.eager_update
+        session.captured = None
 
 
 def check(features: nn.Module, name: str) -> None:

@@ -26,8 +26,8 @@ def _forward(
     groups: int,
     eps: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y = norm(relu(convolution)) in channels_last and this dtype, and what the backward pass needs."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y = norm(r) in channels_last and this dtype, and for the backward pass r, its means and 1 / deviations [N, G]."""
     from domainwise.kernels import first_layer_triton
 
     return first_layer_triton.forward(image, kernel, shift, weight, bias, groups, eps, dtype)
@@ -43,19 +43,19 @@ def _(
     groups: int,
     eps: float,  # noqa: ARG001
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     statistics = image.new_empty(len(image), groups)
     shape = (len(image), len(kernel), *image.shape[2:])
     y = torch.empty(shape, dtype=dtype, device=image.device, memory_format=torch.channels_last)
-    return y, statistics, torch.empty_like(statistics)
+    return y, torch.empty_like(y), statistics, torch.empty_like(statistics)
 
 
 @library.custom_op("domainwise::first_layer_backward", mutates_args=())
 def _backward(
     dy: Tensor,
+    r: Tensor,
     image: Tensor,
     kernel: Tensor,
-    shift: Tensor,
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
@@ -65,15 +65,15 @@ def _backward(
     """The gradient of the image, and those of shift, weight, bias and the kernel's taps as rows of a tensor."""
     from domainwise.kernels import first_layer_triton
 
-    return first_layer_triton.backward(dy, image, kernel, shift, weight, mean, scale, image_wanted, wanted)
+    return first_layer_triton.backward(dy, r, image, kernel, weight, mean, scale, image_wanted, wanted)
 
 
 @_backward.register_fake
 def _(
     dy: Tensor,  # noqa: ARG001
+    r: Tensor,  # noqa: ARG001
     image: Tensor,
     kernel: Tensor,
-    shift: Tensor,  # noqa: ARG001
     weight: Tensor,  # noqa: ARG001
     mean: Tensor,  # noqa: ARG001
     scale: Tensor,  # noqa: ARG001
@@ -84,15 +84,15 @@ def _(
     return torch.empty_like(image) if image_wanted else image.new_empty(0), sums
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.groups, ctx.eps, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output[1:])
 
 
 def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-    *tensors, mean, scale = ctx.saved_tensors
-    image, kernel, shift, weight, _bias = tensors
+    *tensors, r, mean, scale = ctx.saved_tensors
+    image, kernel, _, weight, _ = tensors
     if torch.is_grad_enabled():  # the gradient is to be differentiated again
 
         def same(image: Tensor, kernel: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         return *group_norm.again(same, tuple(tensors), dy), None, None, None
     image_wanted, wanted = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:5])
     dimage, sums = torch.ops.domainwise.first_layer_backward(
-        dy, image, kernel, shift, weight, mean, scale, image_wanted, wanted
+        dy, r, image, kernel, weight, mean, scale, image_wanted, wanted
     )
     slopes: tuple[Tensor | None, ...] = (None, None, None, None)
     if wanted:

@@ -1,8 +1,8 @@
 """A 3x3 convolution of few channels, bias, ReLU and GroupNorm as Triton kernels, forward and backward.
 
-The convolution is a product with the columns of the image: 9 C numbers around each pixel, padded to TAPS. That is so
-little arithmetic that its result is never stored: each pass over the pixels of a sample computes it once more. With dx
-the gradient of the convolution's result, as in `group_norm_triton`, the gradients are
+The convolution is a product with the columns of the image: 9 C numbers around each pixel, padded to TAPS, found anew
+where they are needed. What is kept is r, its result after ReLU. With dx the gradient of the convolution's result, as in
+`group_norm_triton`, the gradients are
 
     dW = sum over samples and pixels of dx columns,    d(image) = the columns' gradients dx W, each put where it is from
 
@@ -38,13 +38,6 @@ def _columns(
 
 
 @triton.jit
-def _rectified(columns, kernel, shift, mask, PRECISION: tl.constexpr):
-    """relu(columns kernel + shift) [BLOCK_PIXELS, BLOCK_CHANNELS], zero outside the mask; NaN stays NaN."""
-    x = tl.dot(columns, kernel, input_precision=PRECISION) + shift[None, :]
-    return tl.where((x < 0) | (mask == 0), 0.0, x)
-
-
-@triton.jit
 def _kernel_matrix(kernel_at, channels, INPUTS: tl.constexpr, TAPS: tl.constexpr):
     """The convolution's weights [TAPS, BLOCK_CHANNELS]."""
     tap = tl.arange(0, TAPS)
@@ -59,6 +52,7 @@ def _forward_kernel(
     shift_at,
     weight_at,
     bias_at,
+    r_at,
     y_at,
     mean_at,
     scale_at,
@@ -90,7 +84,12 @@ def _forward_kernel(
         columns = _columns(
             image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
         ).to(TYPE)
-        r = _rectified(columns, kernel, shift, (pixel < PIXELS)[:, None], PRECISION)
+        mask = (pixel < PIXELS)[:, None]
+        x = tl.dot(columns, kernel, input_precision=PRECISION) + shift[None, :]
+        r = tl.where((x < 0) | (mask == 0), 0.0, x).to(TYPE)  # NaN stays NaN
+        offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        tl.store(r_at + offsets, r, mask=mask)
+        r = r.to(tl.float32)
         every_sum += r
         every_square += r * r
     n = PIXELS * PER_GROUP
@@ -102,23 +101,21 @@ def _forward_kernel(
     tl.store(scale_at + group, scale, mask=channels % PER_GROUP == 0)
     slope = scale * tl.load(weight_at + channels)
     level = tl.load(bias_at + channels) - mean * slope
+    tl.debug_barrier()  # what one thread has stored another loads
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
-        columns = _columns(
-            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
-        ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
-        r = _rectified(columns, kernel, shift, mask, PRECISION)
         offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        r = tl.load(r_at + offsets, mask=mask, other=0.0).to(tl.float32)
         tl.store(y_at + offsets, r * slope[None, :] + level[None, :], mask=mask)
 
 
 @triton.jit
 def _backward_kernel(
     dy_at,
+    r_at,
     image_at,
     kernel_at,
-    shift_at,
     weight_at,
     mean_at,
     scale_at,
@@ -147,7 +144,6 @@ def _backward_kernel(
     channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
     group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
     kernel = _kernel_matrix(kernel_at, channels, INPUTS, TAPS).to(TYPE)
-    shift = tl.load(shift_at + channels)
     mean = tl.load(mean_at + group)
     scale = tl.load(scale_at + group)
     weight = tl.load(weight_at + channels)
@@ -155,12 +151,10 @@ def _backward_kernel(
     every_product = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
-        columns = _columns(
-            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
-        ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
-        z = (_rectified(columns, kernel, shift, mask, PRECISION) - mean[None, :]) * scale[None, :]
         offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        r = tl.load(r_at + offsets, mask=mask, other=0.0).to(tl.float32)
+        z = (r - mean[None, :]) * scale[None, :]
         dy = tl.load(dy_at + offsets, mask=mask, other=0.0).to(tl.float32)
         every_sum += dy
         every_product += dy * z
@@ -174,17 +168,17 @@ def _backward_kernel(
     dkernel = tl.zeros([TAPS, BLOCK_CHANNELS], tl.float32)
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
-        columns = _columns(
-            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
-        ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
-        r = _rectified(columns, kernel, shift, mask, PRECISION)
-        z = (r - mean[None, :]) * scale[None, :]
         offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
+        r = tl.load(r_at + offsets, mask=mask, other=0.0).to(tl.float32)
+        z = (r - mean[None, :]) * scale[None, :]
         dy = tl.load(dy_at + offsets, mask=mask, other=0.0).to(tl.float32)
         dr = scale[None, :] * (weight[None, :] * dy - a[None, :] - z * b[None, :])
         dx = tl.where((r > 0) & mask, dr, 0.0)
         if WANTED:
+            columns = _columns(
+                image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+            ).to(TYPE)
             every_slope += dx
             dkernel = tl.dot(tl.trans(columns), dx.to(TYPE), dkernel, input_precision=PRECISION)
         if IMAGE_WANTED:
@@ -262,11 +256,12 @@ def forward(
     groups: int,
     eps: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """norm(relu(convolution)) in this dtype, and the means and 1 / deviations [N, G] of what is normalised."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y = norm(r) and r = relu(convolution) in this dtype, and the means and 1 / deviations [N, G] of r."""
     (samples, _, height, width), channels = image.shape, len(kernel)
     shape = (samples, channels, height, width)
     y = torch.empty(shape, dtype=dtype, device=image.device, memory_format=torch.channels_last)
+    r = torch.empty_like(y)
     mean = image.new_empty(samples, groups, dtype=torch.float32)
     scale = torch.empty_like(mean)
     _forward_kernel[samples, channels // BLOCK_CHANNELS](
@@ -275,6 +270,7 @@ def forward(
         shift,
         weight,
         bias,
+        r,
         y,
         mean,
         scale,
@@ -282,14 +278,14 @@ def forward(
         eps,
         **_settings(image, groups, channels, dtype),
     )
-    return y, mean, scale
+    return y, r, mean, scale
 
 
 def backward(
     dy: Tensor,
+    r: Tensor,
     image: Tensor,
     kernel: Tensor,
-    shift: Tensor,
     weight: Tensor,
     mean: Tensor,
     scale: Tensor,
@@ -304,9 +300,9 @@ def backward(
     sums = image.new_empty(samples if wanted else 0, 3 + taps, channels)
     _backward_kernel[samples, blocks](
         dy,
+        r,
         image,
         kernel.contiguous(),
-        shift,
         weight,
         mean,
         scale,

@@ -34,7 +34,7 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
 
 
 class Network(nn.Module):
-    """x -> features(x) -> dropout -> classifier, in float32 or, with precision "bf16", under autocast.
+    """x -> features(x) -> dropout -> classifier, in float32 or, with precision "bf16", features under autocast.
 
     `features` may be any module that maps [N, ...] to [N, feature_size]; outputs have the dtype of the input.
     """
@@ -69,10 +69,9 @@ class Network(nn.Module):
         return z.to(x.dtype)
 
     def classify(self, z: Tensor) -> Tensor:
-        """Logits [N, classes] of features."""
-        with self._cast(z):
-            logits: Tensor = self.classifier(z)
-        return logits.to(z.dtype)
+        """Logits [N, classes] of features, in their precision: to change it would cost more than it saves."""
+        logits: Tensor = self.classifier(z)
+        return logits
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.represent(x))
