@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
+from domainwise import kernels
+from domainwise.data import Environments
+from domainwise.data.batches import Batches
 from domainwise.kernels import conv_relu_group_norm, first_layer, group_norm
 from domainwise.kernels.adam import FlatAdam
 
@@ -229,6 +232,27 @@ def test_only_plain_first_layers_fit(inputs: int, change: dict[str, Any], fits: 
 
 
 @needs_triton
+@pytest.mark.parametrize("shape", [(2, 28, 28), (3, 33, 35), (1, 2, 2)])
+def test_a_batch_is_drawn_as_in_plain_pytorch(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    domains = {
+        name: (torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=generator), torch.arange(n) % 5)
+        for name, n in (("a", 9), ("b", 30), ("c", 14))
+    }
+    channels = shape[0]
+    data = Environments.from_arrays(domains, mean=[0.4, 0.5, 0.6][:channels], std=[0.2, 0.3, 0.25][:channels]).to(
+        DEVICE
+    )
+    rows = [data.split(domain, 0)["in"] for domain in ("c", "a")]
+    plain, ours = (Batches(data, rows, 7, torch.Generator(DEVICE).manual_seed(1)) for _ in range(2))
+    plain.at_once = False
+    given = (ours.rows, ours.starts, ours.sizes, data.images, data.labels, data.mean, data.std)
+    for _ in range(3):
+        (x, y), (expected, labels) = kernels.draw.draw(ours.uniform(), *given), plain.draw()
+        assert torch.equal(y, labels) and torch.allclose(x, expected, rtol=1e-6, atol=1e-6)
+
+
+@needs_triton
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_adam_is_adam(decay: float) -> None:
     """Three tensors of odd sizes, thirty steps, half of them after loading a state."""
@@ -271,20 +295,24 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(monkeypatch: pytest.Monk
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from domainwise.kernels import adam_triton, first_layer_triton, group_norm_triton, sums_triton
+from domainwise.kernels import adam_triton, draw_triton, first_layer_triton, group_norm_triton, sums_triton
 
-sizes = dict(INPUTS=2, HEIGHT=28, WIDTH=28, CHANNELS=64, PER_GROUP=8, BLOCKS=2, ROWS=64, COLUMNS=32, BLOCK=1024)
-blocks = dict(TAPS=32, BLOCK_CHANNELS=32, BLOCK_PIXELS=64, POOLED=False, WANTED=True, IMAGE_WANTED=True)
-integers = ("pixels", "samples", "rows", "columns", "n", "per_sample", "per_channel", "per_row", "per_column")
+sizes = dict(INPUTS=2, HEIGHT=28, WIDTH=28, CHANNELS=64, PIXELS=784, PER_GROUP=8, BLOCKS=2, ROWS=64, COLUMNS=32)
+blocks = dict(BLOCK=1024, TAPS=32, BLOCK_CHANNELS=32, BLOCK_PIXELS=64, POOLED=False, WANTED=True, IMAGE_WANTED=True)
+integers = ("pixels", "samples", "rows", "columns", "n")
+integers += ("per_domain", "per_sample", "per_channel", "per_row", "per_column")
 stored = ("x_at", "y_at", "dx_at", "dy_at")
-modules = (adam_triton, first_layer_triton, group_norm_triton, sums_triton)
+modules = (adam_triton, draw_triton, first_layer_triton, group_norm_triton, sums_triton)
 kernels = [value for module in modules for name, value in vars(module).items() if name.endswith("_kernel")]
-assert len(kernels) == 7
+assert len(kernels) == 8
 for dtype, type in (("*bf16", tl.bfloat16), ("*fp32", tl.float32)):
     for kernel in kernels:
         constants = sizes | blocks | dict(TYPE=type, PRECISION="tf32")
         constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
         known = dict.fromkeys(constants, "constexpr") | dict.fromkeys(integers, "i32") | dict.fromkeys(stored, dtype)
+        if kernel.__name__ == "_draw_kernel":
+            known |= dict.fromkeys(("rows_at", "starts_at", "labels_at", "y_at"), "*i64") | {"images_at": "*u8"}
+            known |= {"u_at": "*fp64", "sizes_at": "*fp64", "x_at": "*fp32"}
         signature = {n: known.get(n, "*fp32" if n.endswith("_at") else "fp32") for n in kernel.arg_names}
         built = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
         assert built.asm["cubin"]

@@ -13,7 +13,7 @@ it is resized to, so that Pillow's antialiasing, which averages when an image sh
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,11 +61,11 @@ def check_augmentation(name: str, shape: Sequence[int], where: str) -> str:
     return name
 
 
-def preparation(name: str, environments: Environments, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """How training images become what the network sees: augmented by this random stream, or only normalised."""
+def preparation(name: str, environments: Environments, generator: torch.Generator) -> "Augmenter | None":
+    """How training images become what the network sees: augmented by this random stream; None: only normalised."""
     check_augmentation(name, environments.shape, environments.name)
     augmentation = AUGMENTATIONS[name]
-    return environments.normalise if augmentation is None else Augmenter(augmentation, environments, generator)
+    return None if augmentation is None else Augmenter(augmentation, environments, generator)
 
 
 @dataclass(frozen=True)

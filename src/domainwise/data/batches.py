@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from domainwise import kernels
 from domainwise.data.environments import Environments
 from domainwise.data.streaming import DEPTH, Ahead
 
@@ -28,12 +29,17 @@ class Batches:
         sizes = torch.tensor([len(r) for r in rows])
         self.environments, self.batch_size, self.generator = environments, batch_size, generator
         self.prepare = prepare or environments.normalise
+        self.at_once = prepare is None and kernels.draw.fits(environments.images, environments.mean)
         self.rows = torch.cat(list(rows)).to(device)
         self.starts = (sizes.cumsum(0) - sizes).view(-1, 1).to(device)
         self.sizes = sizes.view(-1, 1).to(device, torch.float64)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """One batch: prepared images [E, B, C, H, W] and labels [E, B]."""
+        if self.at_once:
+            data = self.environments
+            given = (self.rows, self.starts, self.sizes, data.images, data.labels, data.mean, data.std)
+            return kernels.draw.draw(self.uniform(), *given)
         images, labels = self.next()
         return self.prepare(images), labels
 
@@ -42,9 +48,12 @@ class Batches:
         return self.environments.take(self.next_rows())
 
     def next_rows(self) -> Tensor:
+        return self.rows[self.starts + (self.uniform() * self.sizes).long()]
+
+    def uniform(self) -> Tensor:
+        """All the randomness of a batch."""
         shape = (len(self.sizes), self.batch_size)
-        u = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
-        return self.rows[self.starts + (u * self.sizes).long()]
+        return torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
 
     def state(self) -> Tensor:
         """What the batches still to be drawn depend on."""

@@ -86,10 +86,7 @@ def _forward_kernel(
         ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
         x = tl.dot(columns, kernel, input_precision=PRECISION) + shift[None, :]
-        r = tl.where((x < 0) | (mask == 0), 0.0, x).to(TYPE)  # NaN stays NaN
-        offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
-        tl.store(r_at + offsets, r, mask=mask)
-        r = r.to(tl.float32)
+        r = tl.where((x < 0) | (mask == 0), 0.0, x)  # NaN stays NaN
         every_sum += r
         every_square += r * r
     n = PIXELS * PER_GROUP
@@ -101,12 +98,16 @@ def _forward_kernel(
     tl.store(scale_at + group, scale, mask=channels % PER_GROUP == 0)
     slope = scale * tl.load(weight_at + channels)
     level = tl.load(bias_at + channels) - mean * slope
-    tl.debug_barrier()  # what one thread has stored another loads
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
+        columns = _columns(
+            image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
+        ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
+        x = tl.dot(columns, kernel, input_precision=PRECISION) + shift[None, :]
+        r = tl.where(x < 0, 0.0, x)
         offsets = (sample.to(tl.int64) * PIXELS + pixel)[:, None] * CHANNELS + channels[None, :]
-        r = tl.load(r_at + offsets, mask=mask, other=0.0).to(tl.float32)
+        tl.store(r_at + offsets, r, mask=mask)
         tl.store(y_at + offsets, r * slope[None, :] + level[None, :], mask=mask)
 
 
