@@ -88,6 +88,16 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
     assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
 
 
+def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for size in (8, 16, 128):
+        run = colours("DAT", "-90%", variant=f"batch_size {size}", hparams={"batch_size": size})
+        keep(tmp_path / "runs", run, size / 200)
+    publish(tmp_path / "runs", tmp_path / "batch")
+    rows = answer(tmp_path, "table batch oracle").splitlines()[2:5]
+    assert [row.split(" | ")[0] for row in rows] == [f"| DAT (batch_size {size})" for size in (8, 16, 128)]
+    assert answer(tmp_path, "mean batch 'DAT (batch_size 128)' -90% oracle") == "64.0"
+
+
 def test_penalties_at_the_end(tmp_path: Path) -> None:
     for algorithm, value in (("ERM", 4.0), ("DAT", 1.0)):
         for trial in range(2):

@@ -5,6 +5,7 @@ what stands between is replaced by what the words ask of the folder `results`. W
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -233,8 +234,8 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 
 
 def answer(root: Path, words: str) -> str:
-    """What stands in a place: e.g. "gap backgrounds DAT training-domain"."""
-    question, name, *rest = words.split()
+    """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes."""
+    question, name, *rest = shlex.split(words)
     if question not in ASKABLE:
         raise unknown("question to results", question, ASKABLE)
     results = Results(root / name)

@@ -1,5 +1,6 @@
 """Accuracy tables: one per experiment and selection rule, a row per method, mean ± standard error."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -157,7 +158,15 @@ def _registered(scores: Scores) -> list[str]:
     """Methods in the order of the registry, variants after their algorithm."""
     from domainwise.algorithms import ALGORITHMS
 
-    return [name for algorithm in ALGORITHMS for name in sorted(scores) if name.split(" (")[0] == algorithm]
+    return [
+        name for algorithm in ALGORITHMS for name in sorted(scores, key=_natural) if name.split(" (")[0] == algorithm
+    ]
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """Numbers inside names count as numbers: "batch_size 8" comes before "batch_size 16"."""
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", name)
+    return [(float(part), "") if i % 2 else (0.0, part) for i, part in enumerate(parts)]
 
 
 def in_order(dataset: str, columns: set[str]) -> list[str]:
