@@ -307,3 +307,4 @@ def test_durations(seconds: float, words: str) -> None:
 
 def test_of_one_thing_there_is_no_plural() -> None:
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert (counted(1, "class"), counted(9, "class")) == ("1 class", "9 classes")

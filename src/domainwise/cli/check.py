@@ -70,7 +70,8 @@ def _show(found: "Check") -> None:
         cells = [str(counts[label] or "-") for label in shown] or [str(len(present)), *(ends or ["-", "-"])]
         table.add_row(escape(domain), f"{sum(counts.values()):,}", *map(escape, cells))
     console.print(table)
-    total = f"{len(found.facts):,} images of {len(classes)} classes in {counted(len(found.folder.domains), 'domain')}"
+    kinds = f"{counted(len(classes), 'class')} in {counted(len(found.folder.domains), 'domain')}"
+    total = f"{len(found.facts):,} images of {kinds}"
     sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in found.sizes.items())
     console.print(f"{total}; {sizes}" if sizes else total, highlight=False)
     for kind, style, lines in (

@@ -11,4 +11,6 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """ "1 run", "2 runs", "3 classes"."""
+    ending = "" if number == 1 else "es" if what.endswith("s") else "s"
+    return f"{number} {what}{ending}"

@@ -165,7 +165,7 @@ class Model:
 
     def __repr__(self) -> str:
         made = f"{self.card.algorithm} {self.card.network}"
-        return f"<Model {made}, {len(self.classes)} classes, trained on {counted(len(self.domains), 'domain')}>"
+        return f"<Model {made}, {counted(len(self.classes), 'class')}, trained on {counted(len(self.domains), 'domain')}>"
 
 
 def _algorithm(card: Card, reading: Environments) -> Algorithm:
