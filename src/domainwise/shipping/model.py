@@ -164,8 +164,8 @@ class Model:
         return type(self), (self.card, weights, self.reference, self.device.type)
 
     def __repr__(self) -> str:
-        made = f"{self.card.algorithm} {self.card.network}"
-        return f"<Model {made}, {counted(len(self.classes), 'class')}, trained on {counted(len(self.domains), 'domain')}>"
+        made = f"{self.card.algorithm} {self.card.network}, {counted(len(self.classes), 'class')}"
+        return f"<Model {made}, trained on {counted(len(self.domains), 'domain')}>"
 
 
 def _algorithm(card: Card, reading: Environments) -> Algorithm:
