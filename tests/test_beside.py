@@ -208,6 +208,15 @@ DATASETS_OF_DOMAINBED = {"ColoredMNIST": 0.5, "RotatedMNIST": 0.9, "VLCS": 0.7, 
 LAST = ("TerraIncognita", 0.4)
 
 
+def test_an_average_over_some_targets_of_a_source_is_not_the_papers(tmp_path: Path) -> None:
+    """Digits without SVHN and SYN."""
+    run = Run.plan("Digits", "ERM", ["MNIST-M", "USPS"], train_domains=["MNIST"], steps=21, setting="single")
+    keep(tmp_path, run, 0.6)
+    found = {row.place: row.mean for row in compare("dig", collect(tmp_path)) if row.paper.algorithm == "ERM"}
+    assert found["MNIST → USPS"] == pytest.approx(60.0)
+    assert found["MNIST → SVHN"] is None and found["MNIST → average"] is None
+
+
 def test_the_average_over_datasets_is_there_once_all_were_run(tmp_path: Path) -> None:
     def search(name: str, accuracy: float, **smaller: Any) -> None:
         for run in planned_runs(reproduction("db", Smaller(**smaller), dataset=name, algorithms=["DAT"])):

@@ -139,12 +139,19 @@ def _notes(name: str, rows: list[Comparison]) -> list[str]:
 def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, float | None] | None:
     """Our mean and standard error for a cell; an average over one training domain's targets has no error, as there."""
     if cell.domain == "average" and cell.train is not None:
-        own = [row.cells.get(column) for column in table.columns if column.startswith(f"{cell.train} → ")]
+        own = [row.cells.get(column) for column in _from(cell.train, table)]
         known = [value.mean for value in own if value is not None]
         return (sum(known) / len(known), None) if known and len(known) == len(own) else None
     column = _column(cell)
     value = row.cells.get(column) if column != "average" else row.average if _is_whole(table) else None
     return (value.mean, value.error) if value is not None else None
+
+
+def _from(train: str, table: AccuracyTable) -> list[str]:
+    """The columns of everything that a model trained on one domain is tested on."""
+    if table.dataset not in DATASETS:
+        return [column for column in table.columns if column.startswith(f"{train} → ")]
+    return [f"{train} → {domain}" for domain in DATASETS.find(table.dataset).testable if domain != train]
 
 
 def _is_whole(table: AccuracyTable) -> bool:

@@ -37,6 +37,8 @@ PAPERS = " (paper)"
 """What a row searched in the paper's ranges is called; pages say so in words."""
 AS_THE_PAPER = 2
 """Standard errors of a difference within which ours and the paper's number are said to agree."""
+UNCERTAIN = 5.0
+"""Points; where that many lie within these standard errors, nothing is said to agree."""
 
 
 class Results:
@@ -138,9 +140,12 @@ def paper(results: Results, name: str) -> str:
             numbers = beside.printed(row.paper.mean, row.paper.error), beside.printed(row.mean, row.error)
             words = [row.method, row.place, row.paper.selection, *numbers, verdict(row), row.effort]
             lines.append(f"| {' | '.join(map(bars, words))} |")
-    missing = dict.fromkeys(row.method for row in rows if row.mean is None)
     notes = [f"Unlike the paper: {'; '.join(beside.unlike(name, rows))}."]
-    notes += [f"Not run, or not on every domain: {', '.join(missing)}."] if missing else []
+    run = {row.method for row in rows if row.mean is not None}
+    missing = [
+        row.method if row.method not in run else f"{row.method} on {row.place}" for row in rows if row.mean is None
+    ]
+    notes += [f"Not run: {', '.join(dict.fromkeys(missing))}."] if missing else []
     return "\n".join([*lines, "", " ".join(notes)])
 
 
@@ -150,8 +155,9 @@ def verdict(row: beside.Comparison) -> str:
     gap = row.mean - row.paper.mean
     if row.error is None or row.paper.error is None:
         return f"{gap:+.1f}, no error known"
-    if abs(gap) <= AS_THE_PAPER * (row.error**2 + row.paper.error**2) ** 0.5:
-        return "agrees"
+    within = AS_THE_PAPER * (row.error**2 + row.paper.error**2) ** 0.5
+    if abs(gap) <= within:
+        return "agrees" if within < UNCERTAIN else f"open: {gap:+.1f} within ± {within:.0f}"
     return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.1f}"
 
 
