@@ -215,7 +215,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     told = json.loads(out)
     assert status == 0 and Path("a.pdf").exists() and told["network"] == "mlp"
     assert told["correlation"] > 0.2 > 0.02 > told["diversity"] and told["shifts"][0]["images_per_side"] <= 600
-    status, out, _ = command(capsys, *few, "--fixed", "--trials", 2)
+    status, out, _ = command(capsys, *few, "--fixed", "--trials", 2, "--images", 300)
     assert status == 0 and "2 seeds, thresholds fixed" in out and "i.i.d. control" in out
     status, _, err = command(capsys, "shift", "ColoredMNIST-embedded", "--test-domain", "nowhere")
     assert status == 2 and "unknown domain" in err

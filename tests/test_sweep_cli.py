@@ -120,11 +120,12 @@ def test_single_source_and_pairs(domainwise: Command, tmp_path: Path) -> None:
 
 
 def test_a_table_of_the_paper_is_run_and_set_beside_it(domainwise: Command, tiny_mnist: Path, tmp_path: Path) -> None:
-    shrunk = ("--algorithms", "ERM,DAT", "--hparams", 1, "--trials", 1, "--steps", 2)
+    shrunk = ("--algorithms", "ERM,DAT", "--hparams", 1, "--trials", 1, "--steps", 2, "--network", "mlp")
     status, text, err = domainwise("reproduce", "cmnist", *shrunk, "--out", tmp_path / "out", "--json")
     assert status == 0, err
     values = json.loads(text)
-    assert values["differences"] == ["1 of 20 draws", "1 of 3 trials", "2 of 5001 steps", "2 of 10001 steps"]
+    fewer = ["1 of 20 draws", "1 of 3 trials", "2 of 5001 steps", "2 of 10001 steps"]
+    assert values["differences"] == [*fewer, "mlp for mnist-cnn"]
     by_method = {cell["paper"]["algorithm"]: cell["mean"] for cell in values["cells"]}
     assert by_method["DAT"] is not None and by_method["ERM"] is not None and by_method["UAT"] is None
     status, text, _ = domainwise("table", tmp_path / "out", "--paper", "table9")
