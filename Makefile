@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/domainwise demo
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
