@@ -76,7 +76,7 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         smaller = shlex.split(f"{SMALLER['train']} --network mnist-cnn --image-size 28")
         words = [sys.executable, "-m", "torch.distributed.run", *words[1:], *smaller]
     if words[0] != "domainwise":
-        subprocess.run(words, check=True, timeout=60)
+        subprocess.run(words, check=True, timeout=300)
         return
     arguments = words[1:]
     name = next((word for word in arguments if word in SMALLER), "")

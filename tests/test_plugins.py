@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from importlib import resources
@@ -12,6 +13,8 @@ import pytest
 from commands import commands
 from domainwise import plugins
 from domainwise.algorithms import ALGORITHMS
+from domainwise.sweep.commands import sweep_command, train_command
+from domainwise.sweep.plan import Plan
 from registries import nothing_stays_registered  # noqa: F401 (a fixture)
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
@@ -78,6 +81,13 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
     assert json.loads(run("--plugin", file, "status", out, "--json").out)["done"] == 1
     listed = json.loads(run("--plugin", file, "list", "--json").out)
     assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")
+
+
+def test_commands_to_type_again_name_the_plugins_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.VARIABLE, "/mine/my algorithm.py")
+    plan = Plan("BackgroundDigits", ("ERM",), draws=1, trials=1)
+    for command in (sweep_command(plan, Path("out")), train_command(plan.runs()[0], Path("out"))):
+        assert command is not None and shlex.split(command)[:3] == ["domainwise", "--plugin", "/mine/my algorithm.py"]
 
 
 def test_a_cluster_task_imports_the_plugins_it_was_sent_with(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
+from domainwise import plugins
 from domainwise.errors import UserError
 from domainwise.protocol.spaces import Value
 from domainwise.runs import Run
@@ -20,7 +21,7 @@ def sweep_command(plan: Plan, out: Path) -> str | None:
     if plan.ranges or plan.variant:
         return None
     options = [option for field in fields(plan) for option in _option(field, getattr(plan, field.name))]
-    return shlex.join(["domainwise", "sweep", *options, "--out", str(out)])
+    return shlex.join([*_program(), "sweep", *options, "--out", str(out)])
 
 
 def _option(field: Field[Any], value: Any) -> Iterator[str]:
@@ -49,12 +50,19 @@ def train_command(run: Run, out: Path) -> str | None:
         return None
     if same.id != run.id:
         return None
-    words = ["domainwise", "train", "--dataset", run.dataset, "--algorithm", run.algorithm]
+    words = [*_program(), "train", "--dataset", run.dataset, "--algorithm", run.algorithm]
     for option, names in (("test-domain", run.test_domains), ("train-domain", run.train_domains), ("track", run.track)):
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(own)
     words += [word for name, value in facts.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return shlex.join([*words, "--out", str(out)])
+
+
+def _program() -> Iterator[str]:
+    """With the plugins in use: without them its names may be unknown."""
+    yield "domainwise"
+    for name in plugins.files():
+        yield from ("--plugin", name)
 
 
 def _hparams(values: Mapping[str, Value]) -> Iterator[str]:
