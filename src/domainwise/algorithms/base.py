@@ -83,6 +83,10 @@ class Algorithm(nn.Module):
         self.phase = "train"
         self.setup()
         self.to(problem.low.device, problem.low.dtype)
+        if problem.low.is_cuda:
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):  # as the GPU reads its weights, and writes their gradients
+                    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizers = self.make_optimizers()
 
     def setup(self) -> None:

@@ -28,10 +28,14 @@ Forward = Callable[..., Tensor]
 def compiled(
     algorithm: nn.Module, prepare: object = None, backend: str | Callable[..., Any] = "inductor"
 ) -> Iterator[None]:
-    """Within it, the features of every network of the algorithm are computed by compiled code, and augmentation too."""
+    """Within it, the features of every network of the algorithm are computed by compiled code, and augmentation too.
+
+    But for networks that say `compiles = False`: that there is nothing to gain.
+    """
     import torch._dynamo
 
-    features = [module.features for module in algorithm.modules() if isinstance(module, Network)]
+    networks = [module.features for module in algorithm.modules() if isinstance(module, Network)]
+    features = [module for module in networks if getattr(module, "compiles", True)]
     limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": 8 * SHAPES}
     with torch._dynamo.config.patch(limits):
         for module in features:

@@ -35,6 +35,7 @@ class FlatAdam(torch.optim.Adam):
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True, capturable=True)
         self.parameters: list[nn.Parameter] = self.param_groups[0]["params"]
+        self.orders = [_order(parameter) for parameter in self.parameters]
         self.gaps = [self.parameters[0].new_zeros(-parameter.numel() % ALIGNED) for parameter in self.parameters]
         self.flat = self._joined(parameter.detach() for parameter in self.parameters)
         self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
@@ -44,15 +45,21 @@ class FlatAdam(torch.optim.Adam):
         self._own_state()
 
     def _joined(self, tensors: Iterable[Tensor]) -> Tensor:
-        """Tensors like the parameters, as one."""
-        pieces = zip(tensors, self.gaps, strict=True)
-        return torch.cat([piece for tensor, gap in pieces for piece in (tensor.reshape(-1), gap)])
+        """Tensors like the parameters, as one, each in the order in which its parameter lies in memory."""
+        triples = zip(tensors, self.orders, self.gaps, strict=True)
+        return torch.cat(
+            [piece for tensor, order, gap in triples for piece in (tensor.permute(order).reshape(-1), gap)]
+        )
 
     def _views(self, flat: Tensor) -> list[Tensor]:
-        """One tensor as tensors like the parameters."""
+        """One tensor as tensors like the parameters, also in memory."""
         pieces = zip(self.parameters, self.gaps, strict=True)
         chunks = flat.split([size for parameter, gap in pieces for size in (parameter.numel(), gap.numel())])
-        return [chunk.view_as(parameter) for chunk, parameter in zip(chunks[::2], self.parameters, strict=True)]
+        views = []
+        for chunk, parameter, order in zip(chunks[::2], self.parameters, self.orders, strict=True):
+            inverse = sorted(range(len(order)), key=order.__getitem__)
+            views.append(chunk.view(parameter.permute(order).shape).permute(inverse))
+        return views
 
     def _own_state(self) -> None:
         """Every parameter's state as views of the flat one, with the values it has."""
@@ -77,3 +84,9 @@ class FlatAdam(torch.optim.Adam):
         self.count += 1
         settings = (group["lr"], group["betas"], group["eps"], group["weight_decay"])
         adam_triton.update(self.flat, self._joined(gradients), self.moments, self.count, *settings)
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """Its dimensions as they lie in memory."""
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    return (0, 2, 3, 1) if last else tuple(range(tensor.ndim))

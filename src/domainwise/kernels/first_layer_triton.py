@@ -20,6 +20,7 @@ from domainwise.kernels.sums_triton import by_group, sum_rows
 TAPS = 32
 BLOCK_PIXELS = 64
 WARPS = 4
+STAGES = 3
 
 
 @triton.jit
@@ -38,10 +39,10 @@ def _columns(
 
 
 @triton.jit
-def _kernel_matrix(kernel_at, channels, INPUTS: tl.constexpr, TAPS: tl.constexpr):
+def _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS: tl.constexpr, TAPS: tl.constexpr):
     """The convolution's weights [TAPS, BLOCK_CHANNELS]."""
     tap = tl.arange(0, TAPS)
-    offsets = channels[None, :] * (9 * INPUTS) + tap[:, None]
+    offsets = channels[None, :] * (9 * INPUTS) + (tap // 9 * per_input + tap % 9 * per_tap)[:, None]
     return tl.load(kernel_at + offsets, mask=(tap < 9 * INPUTS)[:, None], other=0.0)
 
 
@@ -60,6 +61,8 @@ def _forward_kernel(
     per_channel,
     per_row,
     per_column,
+    per_input,
+    per_tap,
     eps,
     INPUTS: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -75,7 +78,7 @@ def _forward_kernel(
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     sample = tl.program_id(0)
     channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
-    kernel = _kernel_matrix(kernel_at, channels, INPUTS, TAPS).to(TYPE)
+    kernel = _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
     shift = tl.load(shift_at + channels)
     every_sum = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     every_square = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
@@ -127,6 +130,8 @@ def _backward_kernel(
     per_channel,
     per_row,
     per_column,
+    per_input,
+    per_tap,
     INPUTS: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -144,7 +149,7 @@ def _backward_kernel(
     sample = tl.program_id(0)
     channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
     group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
-    kernel = _kernel_matrix(kernel_at, channels, INPUTS, TAPS).to(TYPE)
+    kernel = _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
     mean = tl.load(mean_at + group)
     scale = tl.load(scale_at + group)
     weight = tl.load(weight_at + channels)
@@ -245,6 +250,7 @@ def _settings(image: Tensor, groups: int, channels: int, dtype: torch.dtype) -> 
         "BLOCK_CHANNELS": BLOCK_CHANNELS,
         "BLOCK_PIXELS": BLOCK_PIXELS,
         "num_warps": WARPS,
+        "num_stages": STAGES,
     }
 
 
@@ -267,7 +273,7 @@ def forward(
     scale = torch.empty_like(mean)
     _forward_kernel[samples, channels // BLOCK_CHANNELS](
         image,
-        kernel.contiguous(),
+        kernel,
         shift,
         weight,
         bias,
@@ -276,6 +282,8 @@ def forward(
         mean,
         scale,
         *image.stride(),
+        kernel.stride(1),
+        kernel.stride(3),
         eps,
         **_settings(image, groups, channels, dtype),
     )
@@ -303,7 +311,7 @@ def backward(
         dy,
         r,
         image,
-        kernel.contiguous(),
+        kernel,
         weight,
         mean,
         scale,
@@ -311,6 +319,8 @@ def backward(
         sums,
         samples,
         *image.stride(),
+        kernel.stride(1),
+        kernel.stride(3),
         IMAGE_WANTED=image_wanted,
         WANTED=wanted,
         **_settings(image, mean.shape[1], channels, dy.dtype),
