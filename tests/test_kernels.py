@@ -118,6 +118,24 @@ def test_the_first_layer_and_its_gradients(shape: tuple[int, int, int, int], dty
     assert agree(lambda *g: fused_layer(*g, dtype=dtype), exact_layer, reordered, tolerance)
 
 
+@pytest.mark.skipif(not GPU, reason="the interpreter takes long, and has no products of lower precision")
+@pytest.mark.parametrize(
+    ("dtype", "precision", "tolerance"),
+    [(torch.float32, "highest", 1e-5), (torch.float32, "high", 1e-2), (torch.bfloat16, "high", 1e-2)],
+)
+@pytest.mark.parametrize("shape", [(2, 64, 28, 28), (3, 64, 28, 28), (1, 32, 33, 20), (3, 128, 11, 8), (2, 64, 8, 8)])
+def test_the_first_layer_in_every_precision(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, precision: str, tolerance: float
+) -> None:
+    given = tuple(t.to(dtype).float() for t in layer_problem(*shape))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert agree(lambda *g: fused_layer(*g, dtype=dtype), exact_layer, given, tolerance)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 @needs_triton
 @pytest.mark.parametrize(
     "problem", [(fused_norm, norm_problem((2, 64, 3, 3))), (fused_layer, layer_problem(2, 64, 5, 4))]
