@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 
 import domainwise as dw
 from commands import Command, commands
+from domainwise import logs
 from domainwise.cli import main
 from domainwise.shipping.stream import find_images, read_batches
 from folders import make_folder, picture
@@ -58,6 +60,22 @@ def test_lines_for_people_and_scripts(domainwise: Command) -> None:
     lines = [line.split("\t") for line in result.out.splitlines()]
     assert [line[0] for line in lines] == ["photos/lab/cat/000.png", *(f"photos/lab/dog/{i:03d}.png" for i in range(6))]
     assert all(line[1] in ("cat", "dog") and 0.5 <= float(line[2]) <= 1 for line in lines)
+
+
+def test_the_log_file_holds_what_was_asked_and_what_went_wrong(
+    domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(logs.FILE, "")
+    file = tmp_path / "log"
+    domainwise("predict", "model", "absent.jpg", "photos/lab/cat/000.png", "--log-file", file)
+    assert domainwise("predict", "nowhere", "photos").is_one_line_error
+    logging.getLogger("domainwise").debug("\udcff")  # bytes that are no text, as in names of files
+    monkeypatch.undo()
+    logs.configure()
+    asked, unreadable, asked_again, wrong, odd = file.read_text().splitlines()
+    assert "domainwise --log-file" in asked and asked_again.endswith("domainwise predict nowhere photos")
+    assert "absent.jpg is no readable image" in unreadable and "error: nowhere is no model" in wrong
+    assert odd.endswith(r"\udcff")
 
 
 def test_unreadable_images_are_named_and_the_rest_predicted(place: Path, domainwise: Command) -> None:

@@ -37,7 +37,7 @@ def configure(quiet: bool = False) -> None:
     logger.addHandler(screen)
     if path := os.environ.get(FILE):
         try:
-            file = logging.FileHandler(path, encoding="utf-8")
+            file = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(f"--log-file {path}: cannot be written to ({error.strerror})") from None
         file.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))

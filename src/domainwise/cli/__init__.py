@@ -1,5 +1,7 @@
 """The command line: `domainwise COMMAND`. A user's mistake is one line on standard error and exit status 2."""
 
+import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +41,7 @@ from domainwise.cli import (
 from domainwise.cli.common import console, errors_console
 from domainwise.errors import UserError
 
+log = logging.getLogger(__name__)
 app = typer.Typer(
     name="domainwise",
     no_args_is_help=True,
@@ -62,6 +65,7 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.choose(verbose, log_file)
+    log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
         console.quiet = errors_console.quiet = True
@@ -117,8 +121,10 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    words = in_front(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(in_front(sys.argv[1:] if arguments is None else arguments), prog_name="domainwise")
+        app(words, prog_name="domainwise", obj=words)
     except UserError as error:
+        log.debug("error: %s", error)
         errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(torchrun.exit_status(2))

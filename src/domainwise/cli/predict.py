@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
 from domainwise.errors import UserError
+
+log = logging.getLogger(__name__)
 
 EXAMPLES = (
     "Examples:  [bold]domainwise predict runs/train photo.jpg[/]"
@@ -71,6 +74,7 @@ def predict(
         task = bar.add_task("predicting", total=len(found))
         for batch in read_batches(found, loaded):
             for line in batch.unreadable:
+                log.debug(line)
                 errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
