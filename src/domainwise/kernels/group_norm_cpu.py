@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-CACHED = 3 * 2**18
+CACHED = 2**20
 """Numbers of x that are in the cache at a time."""
 
 
