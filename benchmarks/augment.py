@@ -2,8 +2,10 @@
 
 Batches like those of PACS: 3 domains x 32 images of 224 pixels, DomainBed's augmentation. All take turns, so that a
 busy machine slows all; what counts is the ratio. The DataLoader gets its images decoded, as ours does, and a worker for
-each thread that ours has; batches that it made during the others' turns are not counted. On a GPU also: the time the
-host needs to ask for a step with a fresh batch. While that is shorter than the step itself, the device never waits.
+each thread that ours has; batches that it made during the others' turns are not counted. On a GPU all is captured and
+compiled, as in a training, and augmentation is timed in three forms: as it is used, which is by kernels of our own
+where there is Triton; in plain PyTorch; and compiled. Also the time the host needs to ask for a step with a fresh
+batch: while that is shorter than the step itself, the device never waits.
 
     python benchmarks/augment.py [--device cpu|cuda] [--precision fp32|bf16] [--batch 32] [--rounds 3] [--json FILE]
 """
@@ -14,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,12 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 import domainwise as dw
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.data.catalogue import Dataset as Described
+from domainwise.engine.capture import CapturedStep, record
+from domainwise.engine.compilation import compiled
 from domainwise.engine.session import Session
 
 DOMAINS, SIZE, IMAGES = 3, 224, 64
+AUGMENTATION, GIVEN = "augmented batch", "ResNet-18 training step, batch given"
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
@@ -115,15 +121,52 @@ def median_times(jobs: dict[str, Callable[[], float]], rounds: int) -> dict[str,
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def timed(job: Callable[[], object], finish: Callable[[], object]) -> Callable[[], float]:
+def timed(job: Callable[[], object], finish: Callable[[], object], times: int = 1) -> Callable[[], float]:
     def seconds() -> float:
         finish()
         started = time.perf_counter()
-        job()
+        for _ in range(times):
+            job()
         finish()
-        return time.perf_counter() - started
+        return (time.perf_counter() - started) / times
 
     return seconds
+
+
+def jobs_on_the_host(session: Session) -> dict[str, Callable[[], object]]:
+    x, y = session.batches.draw()
+    return {
+        AUGMENTATION: session.batches.draw,
+        GIVEN: lambda: session.algorithm.step(x, y),
+        "ResNet-18 training step, fresh batch": session.step,
+    }
+
+
+def jobs_on_a_gpu(session: Session) -> dict[str, Callable[[], object]]:
+    """The same, recorded, and the augmentation in its other forms."""
+    augmenter, algorithm = session.batches.prepare, session.algorithm
+    assert isinstance(augmenter, Augmenter)
+    images, y = session.batches.next()
+    x = augmenter(images)
+
+    def augment() -> None:
+        augmenter(images)
+
+    def learn() -> None:
+        algorithm.step(x, y)
+
+    def graph(*, compile: bool) -> Callable[[], object]:
+        with compiled(algorithm, augmenter) if compile else nullcontext():
+            return record(augment, generators=[session.augmentation]).replay
+
+    jobs = {AUGMENTATION: graph(compile=True)}
+    fused, augmenter.fused = augmenter.fused, False
+    jobs |= {f"{AUGMENTATION}, plain": graph(compile=False), f"{AUGMENTATION}, compiled": graph(compile=True)}
+    augmenter.fused = fused
+    return jobs | {
+        GIVEN: CapturedStep(learn, algorithm, compile=True),
+        "ResNet-18 training step, fresh batch": session.step,
+    }
 
 
 def host_seconds(step: Callable[[], object], finish: Callable[[], object], steps: int = 20) -> float:
@@ -159,20 +202,12 @@ def main() -> None:
         precision=arguments.precision,
     )
     session = Session(run, environments, device)
-    x, y = session.batches.draw()
-
-    def repeated() -> Tensor:
-        return session.algorithm.step(x, y)
-
+    made, times = (jobs_on_a_gpu(session), 20) if device.type == "cuda" else (jobs_on_the_host(session), 1)
     name = f"batch of a DataLoader with Pillow, {workers} workers"
-    jobs: dict[str, Callable[[], float]] = {
-        "augmented batch": timed(session.batches.draw, finish),
-        "ResNet-18 training step, batch given": timed(repeated, finish),
-        "ResNet-18 training step, fresh batch": timed(session.step, finish),
-        name: pillow_batch(environments, arguments.batch, workers),
-    }
+    jobs = {label: timed(job, finish, times) for label, job in made.items()}
+    jobs[name] = pillow_batch(environments, arguments.batch, workers)
     seconds = median_times(jobs, arguments.rounds)
-    step, ours = seconds["ResNet-18 training step, batch given"], seconds["augmented batch"]
+    step, ours = seconds[GIVEN], seconds[AUGMENTATION]
     result: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
@@ -187,7 +222,7 @@ def main() -> None:
         result["seconds"]["the host asks for a step"] = host_seconds(session.step, finish)
     print(f"{DOMAINS} x {arguments.batch} images of {SIZE} pixels, {arguments.precision}, {result['device']}")
     for label, value in result["seconds"].items():
-        print(f"{label:45s} {1000 * value:10.1f} ms")
+        print(f"{label:45s} {1000 * value:10.2f} ms")
     print(f"augmentation takes 1 / {step / ours:.1f} of a training step", end=", ")
     print(f"a batch of Pillow's {seconds[name] / ours:.1f} times as long as ours")
     print(json.dumps(result))

@@ -22,6 +22,8 @@ from torch.nn import functional as F
 
 from domainwise.data.environments import Environments
 from domainwise.errors import UserError, unknown
+from domainwise.kernels.augment import augment as in_few_kernels
+from domainwise.kernels.group_norm import TRITON
 
 LUMA = (0.299, 0.587, 0.114)
 ATTEMPTS = 10
@@ -92,6 +94,8 @@ class Augmenter:
         self.height, self.width = environments.shape[1:]
         self.mean, self.std = environments.mean, environments.std
         device = self.mean.device
+        self.fused = TRITON and device.type == "cuda"
+        self.central = central_box(self.height, self.width, augmentation.ratio)
         self.rows = (torch.arange(self.height, device=device) + 0.5) / self.height
         self.columns = (torch.arange(self.width, device=device) + 0.5) / self.width
         self.spread = torch.tensor(augmentation.jitter, device=device)
@@ -112,6 +116,8 @@ class Augmenter:
 
     def augment(self, images: Tensor, numbers: Tensor) -> Tensor:
         """Images [N, 3, H, W] with the parameters that these numbers mean. Compiles without a break."""
+        if self.fused:
+            return self._augment_fused(images, numbers)
         p = self.parameters(numbers)
         if images.is_cuda or torch.compiler.is_compiling():
             return self._transform(images, p.boxes, p.flips, p.early, p.turns, p.late)
@@ -121,6 +127,12 @@ class Augmenter:
             early, late = p.early[one, :count], p.late[one, count:]
             result[one] = self._transform(images[one], p.boxes[one], p.flips[one], early, p.turns[one], late)
         return result
+
+    def _augment_fused(self, images: Tensor, numbers: Tensor) -> Tensor:
+        """The same by kernels of our own, with the result in channels_last."""
+        given, constants = self.augmentation, (self.spread, self.mean, self.std)
+        shares = (given.flip, given.grey)
+        return in_few_kernels(images, numbers, *constants, given.scale, given.ratio, shares, self.central)
 
     def parameters(self, numbers: Tensor) -> Parameters:
         """Each sample's parameters, from its uniform numbers."""
@@ -170,11 +182,8 @@ class Augmenter:
         width, height = widths.gather(1, first), heights.gather(1, first)
         top = (place[:, :1] * (self.height - height + 1)).floor().minimum(self.height - height)
         left = (place[:, 1:] * (self.width - width + 1)).floor().minimum(self.width - width)
-        shape = min(max(self.width / self.height, limits[0]), limits[1])
-        tall, wide = min(self.height, round(self.width / shape)), min(self.width, round(self.height * shape))
-        central = ((self.height - tall) // 2, (self.width - wide) // 2, tall, wide)
         drawn, none = (top, left, height, width), ~fits.any(1, keepdim=True)
-        return torch.cat([one.masked_fill(none, other) for one, other in zip(drawn, central, strict=True)], 1)
+        return torch.cat([one.masked_fill(none, other) for one, other in zip(drawn, self.central, strict=True)], 1)
 
     def _transform(
         self, images: Tensor, boxes: Tensor, flips: Tensor, early: Tensor, turns: Tensor, late: Tensor
@@ -215,6 +224,13 @@ class Augmenter:
         hue = hue.sub_((hue * (1 / 6)).floor_(), alpha=6)
         share = (hue - self.hue_centres).abs_().mul_(self.hue_signs).add_(self.hue_offsets).clamp_(0, 1)
         return high - share.mul_(chroma)
+
+
+def central_box(height: int, width: int, limits: tuple[float, float]) -> tuple[int, int, int, int]:
+    """Top, left, height and width of the largest box in the middle of an image whose width / height is in range."""
+    ratio = min(max(width / height, limits[0]), limits[1])
+    tall, wide = min(height, round(width / ratio)), min(width, round(height * ratio))
+    return (height - tall) // 2, (width - wide) // 2, tall, wide
 
 
 def blend(x: Tensor, weights: Tensor) -> Tensor:

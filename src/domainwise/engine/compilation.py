@@ -30,7 +30,7 @@ def compiled(
 ) -> Iterator[None]:
     """Within it, the features of every network of the algorithm are computed by compiled code, and augmentation too.
 
-    But for networks that say `compiles = False`: that there is nothing to gain.
+    But for networks that say `compiles = False`, that there is nothing to gain, and augmentation with its own kernels.
     """
     import torch._dynamo
 
@@ -41,16 +41,17 @@ def compiled(
         for module in features:
             forward = partial(_compiled(type(module).forward, backend), module)
             module.forward = padded(forward) if samples_apart(module) else forward
-        if isinstance(prepare, Augmenter):
-            augment = padded(partial(_compiled(Augmenter.augment, backend), prepare))
-            prepare.augment = augment  # type: ignore[method-assign]
+        augmenter = prepare if isinstance(prepare, Augmenter) and not prepare.fused else None
+        if augmenter:
+            augment = padded(partial(_compiled(Augmenter.augment, backend), augmenter))
+            augmenter.augment = augment  # type: ignore[method-assign]
         try:
             yield
         finally:
             for module in features:
                 del module.forward
-            if isinstance(prepare, Augmenter):
-                del prepare.augment
+            if augmenter:
+                del augmenter.augment
 
 
 @cache
