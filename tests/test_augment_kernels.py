@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, library
 
 import domainwise as dw
-from domainwise.data.augment import ATTEMPTS, AUGMENTATIONS, NUMBERS, Augmenter
+from domainwise.data.augment import ATTEMPTS, AUGMENTATIONS, HUE, NUMBERS, Augmenter
 from domainwise.engine.compilation import compiled
 from domainwise.kernels.group_norm import TRITON
 from domainwise.nets import Network
@@ -110,13 +110,12 @@ def test_the_table_holds_the_parameters(size: tuple[int, int]) -> None:
         numbers.to(DEVICE), net.spread, settings.scale, settings.ratio, shares, net.central, size
     ).cpu()
     plain = augmenter("domainbed", images, "cpu").parameters(numbers)
-    assert torch.equal(table[:, :4], plain.boxes) and table[:10, :4].unique(dim=0).shape == (1, 4), "boxes"
-    assert torch.equal(table[:, 4], plain.flips) and torch.equal(table[:, 5], plain.late[:, 3, 1])
-    assert torch.equal(table[:, 8:12], numbers[:, ORDER].argsort(1).float())
-    turn = table[:, 8:12] == 3
-    assert torch.equal(turn.int().argmax(1), plain.counts) and torch.allclose(table[:, 12:][turn], plain.turns)
-    contrast = table[:, 8:12].gather(1, table[:, 6:7].long())
-    assert (contrast == 1).all()
+    boxes, flips, grey, contrast, kinds, values = table.split(augment_triton.COLUMNS, 1)
+    assert torch.equal(boxes, plain.boxes) and len(boxes[:10].unique(dim=0)) == 1
+    assert torch.equal(flips[:, 0], plain.flips) and torch.equal(grey[:, 0], plain.late[:, 3, 1])
+    assert torch.equal(kinds, numbers[:, ORDER].argsort(1).float()) and (kinds.gather(1, contrast.long()) == 1).all()
+    turns = kinds == HUE
+    assert torch.equal(turns.int().argmax(1), plain.counts) and torch.allclose(values[turns], plain.turns)
 
 
 @needs_triton
@@ -168,7 +167,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(monkeypatch: pytest.Monk
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from domainwise.kernels import augment_triton as kernels
-constants = dict(HEIGHT=224, WIDTH=224, NUMBERS=32, BLOCK=512, BLOCKS=128)
+constants = dict(HEIGHT=224, WIDTH=224, BLOCK=512, BLOCKS=128)
 for kernel in (kernels._table_kernel, kernels._sum_kernel, kernels._write_kernel):
     kinds = {name: "*u8" if name == "images_at" else "*fp32" if name.endswith("_at") else
              "i32" if name.startswith("central") else "fp32" for name in kernel.arg_names}

@@ -9,22 +9,25 @@ its row of a table, made from its uniform numbers by a kernel of its own.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.data.augment import ATTEMPTS, LUMA
+from domainwise.data.augment import ATTEMPTS, HUE, LUMA, NUMBERS
 
 BLOCK = 512
-COLUMNS = 16
-"""Of the table: top, left, height and width of the crop; flip; grey; the contrast's place in the order; one that is not
-used; the operation at each of the four places; its factor, or turn of the hue."""
+COLUMNS = (4, 1, 1, 1, 4, 4)
+"""Of the table: top, left, height and width of the crop; whether it is flipped; whether it is made grey; the contrast's
+place in the order; the operation at each of the four places; and its factor, or turn of the hue."""
 
 _ATTEMPTS = tl.constexpr(ATTEMPTS)
-_COLUMNS = tl.constexpr(COLUMNS)
-_CONTRAST, _SATURATION, _HUE = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+_NUMBERS, _COLUMNS = tl.constexpr(sum(NUMBERS)), tl.constexpr(sum(COLUMNS))
+_U_AREA, _U_RATIO, _U_PLACE, _U_FLIP, _U_ORDER, _U_FACTOR, _U_GREY = map(tl.constexpr, accumulate((0, *NUMBERS[:-1])))
+_BOX, _FLIP, _GREY, _CONTRAST_AT, _KIND, _VALUE = map(tl.constexpr, accumulate((0, *COLUMNS[:-1])))
+_CONTRAST, _SATURATION, _HUE = tl.constexpr(1), tl.constexpr(2), tl.constexpr(HUE)
 _RED, _GREEN, _BLUE = (tl.constexpr(weight) for weight in LUMA)
 
 
@@ -57,39 +60,38 @@ def _table_kernel(
     central_width,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
-    NUMBERS: tl.constexpr,
 ):
-    numbers_at += tl.program_id(0) * NUMBERS
-    table_at += tl.program_id(0) * _COLUMNS
+    numbers_at += tl.program_id(0) * _NUMBERS
+    row_at = table_at + tl.program_id(0) * _COLUMNS
 
     attempt = tl.arange(0, 16)
     drawn = attempt < _ATTEMPTS
-    area = (area_low + area_range * tl.load(numbers_at + attempt, mask=drawn, other=0.0)) * (HEIGHT * WIDTH)
-    ratio = tl.exp(ratio_low + ratio_range * tl.load(numbers_at + _ATTEMPTS + attempt, mask=drawn, other=0.0))
+    area = (area_low + area_range * tl.load(numbers_at + _U_AREA + attempt, mask=drawn, other=0.0)) * (HEIGHT * WIDTH)
+    ratio = tl.exp(ratio_low + ratio_range * tl.load(numbers_at + _U_RATIO + attempt, mask=drawn, other=0.0))
     widths, heights = _rounded(tl.sqrt(area * ratio)), _rounded(tl.sqrt(area / ratio))
     fits = drawn & (widths >= 1) & (widths <= WIDTH) & (heights >= 1) & (heights <= HEIGHT)
     first = tl.min(tl.where(fits, attempt, 16), 0)
     height = tl.sum(tl.where(attempt == first, heights, 0.0), 0)
     width = tl.sum(tl.where(attempt == first, widths, 0.0), 0)
-    numbers_at += 2 * _ATTEMPTS
-    top = _placed(tl.load(numbers_at), height, HEIGHT)
-    left = _placed(tl.load(numbers_at + 1), width, WIDTH)
-    tl.store(table_at, tl.where(first < 16, top, central_top))
-    tl.store(table_at + 1, tl.where(first < 16, left, central_left))
-    tl.store(table_at + 2, tl.where(first < 16, height, central_height))
-    tl.store(table_at + 3, tl.where(first < 16, width, central_width))
+    top = _placed(tl.load(numbers_at + _U_PLACE), height, HEIGHT)
+    left = _placed(tl.load(numbers_at + _U_PLACE + 1), width, WIDTH)
+    tl.store(row_at + _BOX, tl.where(first < 16, top, central_top))
+    tl.store(row_at + _BOX + 1, tl.where(first < 16, left, central_left))
+    tl.store(row_at + _BOX + 2, tl.where(first < 16, height, central_height))
+    tl.store(row_at + _BOX + 3, tl.where(first < 16, width, central_width))
 
-    tl.store(table_at + 4, (tl.load(numbers_at + 2) < flip_share).to(tl.float32))
-    tl.store(table_at + 5, (tl.load(numbers_at + 11) < grey_share).to(tl.float32))
+    tl.store(row_at + _FLIP, (tl.load(numbers_at + _U_FLIP) < flip_share).to(tl.float32))
+    tl.store(row_at + _GREY, (tl.load(numbers_at + _U_GREY) < grey_share).to(tl.float32))
 
     kind = tl.arange(0, 4)
-    number, other = tl.load(numbers_at + 3 + kind)[:, None], tl.load(numbers_at + 3 + kind)[None, :]
-    before = (other < number) | ((other == number) & (kind[None, :] < kind[:, None]))
+    number = tl.load(numbers_at + _U_ORDER + kind)
+    before = number[None, :] < number[:, None]
+    before |= (number[None, :] == number[:, None]) & (kind[None, :] < kind[:, None])
     place = tl.sum(before.to(tl.int32), 1)
-    change = (2 * tl.load(numbers_at + 7 + kind) - 1) * tl.load(jitter_at + kind)
-    tl.store(table_at + 6, tl.sum(tl.where(kind == _CONTRAST, place, 0), 0).to(tl.float32))
-    tl.store(table_at + 8 + place, kind.to(tl.float32))
-    tl.store(table_at + 12 + place, tl.where(kind == _HUE, change, tl.maximum(1 + change, 0.0)))
+    change = (2 * tl.load(numbers_at + _U_FACTOR + kind) - 1) * tl.load(jitter_at + kind)
+    tl.store(row_at + _CONTRAST_AT, tl.sum(tl.where(kind == _CONTRAST, place, 0), 0).to(tl.float32))
+    tl.store(row_at + _KIND + place, kind.to(tl.float32))
+    tl.store(row_at + _VALUE + place, tl.where(kind == _HUE, change, tl.maximum(1 + change, 0.0)))
 
 
 @triton.jit
@@ -122,10 +124,10 @@ def _bilinear(channel_at, above, below, left, right, down, along):
 @triton.jit
 def _cropped(images_at, row_at, sample, pixel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """The channels of some pixels of a sample's crop, flipped if it is to be."""
-    top, left = tl.load(row_at).to(tl.int32), tl.load(row_at + 1).to(tl.int32)
-    height, width = tl.load(row_at + 2).to(tl.int32), tl.load(row_at + 3).to(tl.int32)
+    top, left = tl.load(row_at + _BOX).to(tl.int32), tl.load(row_at + _BOX + 1).to(tl.int32)
+    height, width = tl.load(row_at + _BOX + 2).to(tl.int32), tl.load(row_at + _BOX + 3).to(tl.int32)
     column = pixel % WIDTH
-    column = tl.where(tl.load(row_at + 4) > 0, WIDTH - 1 - column, column)
+    column = tl.where(tl.load(row_at + _FLIP) > 0, WIDTH - 1 - column, column)
     above, below, down = _between(pixel // WIDTH, top, height, HEIGHT)
     first, second, along = _between(column, left, width, WIDTH)
     red_at = images_at + sample.to(tl.int64) * (3 * HEIGHT * WIDTH)
@@ -163,7 +165,7 @@ def _turned(red, green, blue, turn):
 @triton.jit
 def _changed(red, green, blue, row_at, place, mean):
     """After the operation at one place of the sample's order; `mean` is what contrast blends with."""
-    kind, value = tl.load(row_at + 8 + place), tl.load(row_at + 12 + place)
+    kind, value = tl.load(row_at + _KIND + place), tl.load(row_at + _VALUE + place)
     if kind == _HUE:
         red, green, blue = _turned(red, green, blue, value)
     else:
@@ -184,7 +186,7 @@ def _sum_kernel(images_at, table_at, sums_at, HEIGHT: tl.constexpr, WIDTH: tl.co
     pixel = block * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < HEIGHT * WIDTH
     red, green, blue = _cropped(images_at, row_at, sample, tl.where(inside, pixel, 0), HEIGHT, WIDTH)
-    contrast = tl.load(row_at + 6)
+    contrast = tl.load(row_at + _CONTRAST_AT)
     for place in range(3):
         if place < contrast:
             red, green, blue = _changed(red, green, blue, row_at, place, 0.0)
@@ -216,7 +218,7 @@ def _write_kernel(
     mean = tl.sum(sums, 0) * (1 / (HEIGHT * WIDTH))
     for place in range(4):
         red, green, blue = _changed(red, green, blue, row_at, place, mean)
-    if tl.load(row_at + 5) > 0:
+    if tl.load(row_at + _GREY) > 0:
         luma = _luma(red, green, blue)
         red, green, blue = luma, luma, luma
     result_at += sample.to(tl.int64) * (3 * HEIGHT * WIDTH) + 3 * pixel
@@ -234,8 +236,8 @@ def table(
     central: Sequence[int],
     size: tuple[int, int],
 ) -> Tensor:
-    """What happens to each sample, [N, COLUMNS]."""
-    result = numbers.new_empty(len(numbers), COLUMNS)
+    """What happens to each sample, [N, sum(COLUMNS)]."""
+    result = numbers.new_empty(len(numbers), sum(COLUMNS))
     _table_kernel[(len(numbers),)](
         numbers,
         jitter,
@@ -248,7 +250,6 @@ def table(
         *central,
         HEIGHT=size[0],
         WIDTH=size[1],
-        NUMBERS=numbers.shape[1],
         num_warps=1,
     )
     return result
