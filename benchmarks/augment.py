@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import domainwise as dw
+from domainwise.bench.machine import describe
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.data.catalogue import Dataset as Described
 from domainwise.engine.capture import CapturedStep, record
@@ -34,7 +35,8 @@ from domainwise.engine.compilation import compiled
 from domainwise.engine.session import Session
 
 DOMAINS, SIZE, IMAGES = 3, 224, 64
-AUGMENTATION, GIVEN = "augmented batch", "ResNet-18 training step, batch given"
+AUGMENTATION = "augmented batch"
+GIVEN, FRESH = "ResNet-18 training step, batch given", "ResNet-18 training step, fresh batch"
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
@@ -138,7 +140,7 @@ def jobs_on_the_host(session: Session) -> dict[str, Callable[[], object]]:
     return {
         AUGMENTATION: session.batches.draw,
         GIVEN: lambda: session.algorithm.step(x, y),
-        "ResNet-18 training step, fresh batch": session.step,
+        FRESH: session.step,
     }
 
 
@@ -165,7 +167,7 @@ def jobs_on_a_gpu(session: Session) -> dict[str, Callable[[], object]]:
     augmenter.fused = fused
     return jobs | {
         GIVEN: CapturedStep(learn, algorithm, compile=True),
-        "ResNet-18 training step, fresh batch": session.step,
+        FRESH: session.step,
     }
 
 
@@ -209,8 +211,7 @@ def main() -> None:
     seconds = median_times(jobs, arguments.rounds)
     step, ours = seconds[GIVEN], seconds[AUGMENTATION]
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
+        **describe(device),
         "images": DOMAINS * arguments.batch,
         "precision": arguments.precision,
         "rounds": arguments.rounds,
@@ -225,6 +226,11 @@ def main() -> None:
         print(f"{label:45s} {1000 * value:10.2f} ms")
     print(f"augmentation takes 1 / {step / ours:.1f} of a training step", end=", ")
     print(f"a batch of Pillow's {seconds[name] / ours:.1f} times as long as ours")
+    if device.type == "cuda":
+        share = result["seconds"]["the host asks for a step"] / seconds[FRESH]
+        print(
+            f"the host asks for a step in {share:.1%} of its time: the device {'never waits' if share < 1 else 'waits'}"
+        )
     print(json.dumps(result))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
