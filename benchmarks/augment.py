@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,25 +149,24 @@ def jobs_on_a_gpu(session: Session) -> dict[str, Callable[[], object]]:
     """The same, recorded, and the augmentation in its other forms."""
     augmenter, algorithm = session.batches.prepare, session.algorithm
     assert isinstance(augmenter, Augmenter)
-    images, y = session.batches.next()
-    x = augmenter(images)
+    x, y = session.batches.draw()
 
-    def augment() -> None:
-        augmenter(images)
+    def draw() -> None:
+        session.batches.draw()
 
     def learn() -> None:
         algorithm.step(x, y)
 
     def graph(*, compile: bool) -> Callable[[], object]:
         with compiled(algorithm, augmenter) if compile else nullcontext():
-            return record(augment, generators=[session.augmentation]).replay
+            return record(draw, generators=[session.batches.generator, session.augmentation]).replay
 
     jobs = {AUGMENTATION: graph(compile=True)}
     fused, augmenter.fused = augmenter.fused, False
     jobs |= {f"{AUGMENTATION}, plain": graph(compile=False), f"{AUGMENTATION}, compiled": graph(compile=True)}
     augmenter.fused = fused
     return jobs | {
-        GIVEN: CapturedStep(learn, algorithm, compile=True),
+        GIVEN: partial(CapturedStep(algorithm, compile=True), learn),
         FRESH: session.step,
     }
 

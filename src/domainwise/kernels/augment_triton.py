@@ -18,7 +18,8 @@ from torch import Tensor
 
 from domainwise.data.augment import ATTEMPTS, HUE, LUMA, NUMBERS
 
-BLOCK = 512
+BLOCK = 1024
+"""Pixels that one program handles."""
 COLUMNS = (4, 1, 1, 1, 4, 4)
 """Of the table: top, left, height and width of the crop; whether it is flipped; whether it is made grey; the contrast's
 place in the order; the operation at each of the four places; and its factor, or turn of the hue."""
@@ -107,16 +108,15 @@ def _between(index, start, length, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _byte(at):
+    return tl.load(at).to(tl.float32)
+
+
+@triton.jit
 def _bilinear(channel_at, above, below, left, right, down, along):
     """One channel of some pixels, in [0, 1]."""
-    first, second = (
-        tl.load(channel_at + above + left).to(tl.float32),
-        tl.load(channel_at + above + right).to(tl.float32),
-    )
-    third, fourth = (
-        tl.load(channel_at + below + left).to(tl.float32),
-        tl.load(channel_at + below + right).to(tl.float32),
-    )
+    first, second = _byte(channel_at + above + left), _byte(channel_at + above + right)
+    third, fourth = _byte(channel_at + below + left), _byte(channel_at + below + right)
     upper, lower = first + (second - first) * along, third + (fourth - third) * along
     return (upper + (lower - upper) * down) * (1 / 255)
 
@@ -150,11 +150,16 @@ def _clamped(x):
 
 @triton.jit
 def _turned(red, green, blue, turn):
-    """`Augmenter.turn_hue`."""
+    """`Augmenter.turn_hue`.
+
+    The largest channel is found by comparing channels, never by `== high`: the compiler may compute a channel twice,
+    rounded differently. Where two channels nearly agree, either choice gives the same hue.
+    """
     high = tl.maximum(tl.maximum(red, green), blue)
     chroma = high - tl.minimum(tl.minimum(red, green), blue)
-    other = tl.where(green == high, blue - red + 2 * chroma, red - green + 4 * chroma)
-    hue = tl.where(red == high, green - blue, other) / tl.maximum(chroma, 1e-9) + 6 * turn
+    other = tl.where(green >= blue, blue - red + 2 * chroma, red - green + 4 * chroma)
+    sector = tl.where((red >= green) & (red >= blue), green - blue, other)
+    hue = sector / tl.maximum(chroma, 1e-9) + 6 * turn
     hue -= 6 * tl.floor(hue * (1 / 6))
     red = high - chroma * _clamped(2 - tl.abs(hue - 3))
     green = high - chroma * _clamped(tl.abs(hue - 2) - 1)
@@ -215,16 +220,18 @@ def _write_kernel(
     other = tl.arange(0, BLOCKS)
     blocks = tl.num_programs(1)
     sums = tl.load(sums_at + sample * blocks + other, mask=other < blocks, other=0.0)
-    mean = tl.sum(sums, 0) * (1 / (HEIGHT * WIDTH))
+    luma = tl.sum(sums, 0) * (1 / (HEIGHT * WIDTH))
     for place in range(4):
-        red, green, blue = _changed(red, green, blue, row_at, place, mean)
+        red, green, blue = _changed(red, green, blue, row_at, place, luma)
     if tl.load(row_at + _GREY) > 0:
-        luma = _luma(red, green, blue)
-        red, green, blue = luma, luma, luma
-    result_at += sample.to(tl.int64) * (3 * HEIGHT * WIDTH) + 3 * pixel
-    tl.store(result_at, (red - tl.load(mean_at)) * (1 / tl.load(std_at)), mask=inside)
-    tl.store(result_at + 1, (green - tl.load(mean_at + 1)) * (1 / tl.load(std_at + 1)), mask=inside)
-    tl.store(result_at + 2, (blue - tl.load(mean_at + 2)) * (1 / tl.load(std_at + 2)), mask=inside)
+        grey = _luma(red, green, blue)
+        red, green, blue = grey, grey, grey
+    channel = tl.arange(0, 4)  # the fourth is not stored
+    values = tl.reshape(tl.join(tl.join(red, blue), tl.join(green, blue)), [BLOCK, 4])
+    mean = tl.load(mean_at + channel, mask=channel < 3, other=0.0)
+    std = tl.load(std_at + channel, mask=channel < 3, other=1.0)
+    result_at += sample.to(tl.int64) * (3 * HEIGHT * WIDTH) + 3 * pixel[:, None] + channel[None, :]
+    tl.store(result_at, (values - mean[None, :]) * (1 / std)[None, :], mask=inside[:, None] & (channel < 3)[None, :])
 
 
 def table(
