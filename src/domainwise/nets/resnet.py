@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from domainwise.errors import UserError
+from domainwise.kernels import conv_norm_relu, conv_norm_relu_pool, residual_blocks
 from domainwise.nets.network import network
 
 Norm = Callable[[int], nn.BatchNorm2d]
@@ -47,11 +47,12 @@ class BasicBlock(nn.Module):
         self.bn2 = norm(width)
         self.downsample = shortcut(inputs, width, stride, norm)
 
+    def layers(self) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2)]
+
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = self.bn2(self.conv2(y))
-        y += self.downsample(x)
-        return F.relu(y, inplace=True)
+        y = conv_norm_relu(x, self.conv1, self.bn1)
+        return conv_norm_relu(y, self.conv2, self.bn2, (x, self.downsample))
 
 
 class Bottleneck(nn.Module):
@@ -70,12 +71,13 @@ class Bottleneck(nn.Module):
         self.bn3 = norm(4 * width)
         self.downsample = shortcut(inputs, 4 * width, stride, norm)
 
+    def layers(self) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)]
+
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
-        y = self.bn3(self.conv3(y))
-        y += self.downsample(x)
-        return F.relu(y, inplace=True)
+        y = conv_norm_relu(x, self.conv1, self.bn1)
+        y = conv_norm_relu(y, self.conv2, self.bn2)
+        return conv_norm_relu(y, self.conv3, self.bn3, (x, self.downsample))
 
 
 def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
@@ -83,6 +85,16 @@ def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+
+
+class Stage(nn.Sequential):
+    """Residual blocks of one width; only the first may change the shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *others = self
+        if isinstance(first.downsample, nn.Identity):
+            return residual_blocks(x, [first, *others])
+        return residual_blocks(first(x), others)
 
 
 class ResNet(nn.Module):
@@ -105,7 +117,7 @@ class ResNet(nn.Module):
         self.bn1 = norm(64)
         inputs, stages = 64, []
         for stage, count in enumerate(blocks):
-            stages.append(nn.Sequential())
+            stages.append(Stage())
             for number in range(count):
                 stride = 2 if stage > 0 and number == 0 else 1
                 stages[-1].append(block(inputs, 64 << stage, stride, norm))
@@ -117,8 +129,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        x = F.max_pool2d(x, 3, stride=2, padding=1)
+        x = conv_norm_relu_pool(x, self.conv1, self.bn1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return x.mean(dim=(2, 3))
