@@ -19,6 +19,7 @@ from domainwise.engine.devices import check_precision
 from domainwise.engine.evaluation import Judge, Part, parts_to_judge
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
+from domainwise.nets import NETWORKS
 from domainwise.runs import Run
 
 log = logging.getLogger(__name__)
@@ -99,8 +100,9 @@ class Bench:
     def _forms(self, algorithm: str, at_once: int) -> tuple[str, ...]:
         if self.device.type != "cuda":
             return ("eager",)
-        together = (f"{at_once} in turns",) if at_once > 1 else ()
-        return ("eager", "captured", "compiled", *together) if algorithm == "ERM" else ("compiled", *together)
+        compiled = ("compiled",) if getattr(NETWORKS.find(self.network), "compiles", True) else ()
+        alone = ("eager", "captured", *compiled) if algorithm == "ERM" else (compiled or ("captured",))
+        return *alone, *((f"{at_once} in turns",) if at_once > 1 else ())
 
     def _session(self, run: Run) -> tuple[Session, Surroundings]:
         own = Surroundings(self.device, run.precision)
