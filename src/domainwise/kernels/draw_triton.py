@@ -1,6 +1,6 @@
 """A batch of normalised images as a Triton kernel: one program for some bytes of one image.
 
-Every operation is rounded as PyTorch's own on a GPU are, which there divide by 255 by multiplying: the bits are the same.
+Every operation is rounded as by PyTorch on a GPU, which there divides by 255 by multiplying: the bits are the same.
 """
 
 import torch
