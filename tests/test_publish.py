@@ -135,6 +135,16 @@ def test_a_sweep_continues_from_what_was_published(sweep: Path, tmp_path: Path) 
     assert len(read_published(tmp_path / "twice")) == len(runs)
 
 
+def test_a_run_that_failed_before_its_first_evaluation_is_published_as_such(tmp_path: Path) -> None:
+    run = PLAN.runs()[0]
+    kept = RunFolder(tmp_path / "sweep", run)
+    kept.create()
+    kept.append([Status(run.id, 0, "failed", "the roof fell in")])
+    publish(tmp_path / "sweep", tmp_path / "published")
+    assert standing(tmp_path / "published", [run]).failed[0].reason == "the roof fell in"
+    assert collect(tmp_path / "published").curves == () and collect(tmp_path / "published").runs == (run,)
+
+
 def test_penalties_and_audits_are_published_too(tmp_path: Path) -> None:
     run = replace(PLAN.runs()[0], track=("penalties",))
     keep(tmp_path / "sweep", run, random.Random(3))
