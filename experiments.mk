@@ -1,6 +1,6 @@
 # The experiments of docs/reproduction.md: `make reproduce-NAME` trains into runs/NAME and publishes to results/NAME.
 #
-# Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout -s INT` saves;
+# Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout` saves, and
 # `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --precision bf16, --workers 8.
 # The data is looked for in $DOMAINWISE_DATA.
 OPTIONS ?=
