@@ -18,7 +18,7 @@ from domainwise.kernels.fold import fold
 
 def residual_blocks(x: Tensor, blocks: Sequence[nn.Module]) -> Tensor:
     """What the blocks make of x; they change no shape, and their `layers()` are as many convolutions and norms each."""
-    dtype = folding(x, *blocks)
+    dtype = folding(x, *blocks) if torch.is_grad_enabled() else None  # else it would keep all for nothing
     if dtype is None or not blocks:
         for block in blocks:
             x = block(x)
