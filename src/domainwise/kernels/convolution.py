@@ -28,7 +28,7 @@ def conv_norm_relu(
     x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, shortcut: tuple[Tensor, nn.Module] | None = None
 ) -> Tensor:
     """relu(norm(conv(x)) + s); a shortcut (z, module) is s = module(z): the identity, or a convolution and its norm."""
-    dtype = folding(x, conv, norm)
+    dtype = folding(x, conv, norm, *([] if shortcut is None else [shortcut[1]]))
     if dtype is None:
         y = norm(conv(x))
         if shortcut is not None:
@@ -37,18 +37,24 @@ def conv_norm_relu(
     weight, bias = fold(conv, norm, dtype)
     beside = None
     if shortcut is not None:
-        beside, module = shortcut[0].to(dtype), shortcut[1]
-        if isinstance(module, nn.Sequential):
-            smaller, its_norm = module
-            assert isinstance(smaller, nn.Conv2d) and isinstance(its_norm, nn.BatchNorm2d)
-            its_weight, its_bias = fold(smaller, its_norm, dtype)
-            step = smaller.stride[
-                0
-            ]  # of a 1x1 kernel, which passes over pixels: cuDNN is slower than to leave them out
-            beside, bias = F.conv2d(beside[:, :, ::step, ::step], its_weight), bias + its_bias
+        beside = shortcut[0].to(dtype)
+        if isinstance(shortcut[1], nn.Sequential):
+            beside, its_bias = _shortened(beside, *shortcut[1])
+            bias = bias + its_bias
     stride, padding = conv.stride[0], int(conv.padding[0])
     fused: Tensor = torch.ops.domainwise.conv_relu(x.to(dtype), weight, bias, beside, stride, padding)
     return fused
+
+
+def _shortened(x: Tensor, conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """norm(conv(x)) of a 1x1 convolution, but for a bias, and the bias.
+
+    The pixels that its stride passes over are left out first: cuDNN's strided convolutions take longer than the copy.
+    """
+    assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
+    weight, bias = fold(conv, norm, x.dtype)
+    seen = x[:, :, :: conv.stride[0], :: conv.stride[1]].contiguous(memory_format=torch.channels_last)
+    return F.conv2d(seen, weight), bias
 
 
 def folding(x: Tensor, *layers: nn.Module) -> torch.dtype | None:
