@@ -198,7 +198,8 @@ class Environments:
         if not self.streamed:
             return self.images.index_select(0, rows.flatten()).view(*rows.shape, *self.shape), labels
         staged = torch.empty(rows.numel(), *self.shape, dtype=self.images.dtype, pin_memory=self.device.type == "cuda")
-        torch.index_select(self.images, 0, rows.flatten().cpu(), out=staged)
+        # by one thread: torch's would start a team of their own, as large as the machine, beside those who compute
+        np.take(self.images.numpy(), rows.flatten().cpu().numpy(), axis=0, out=staged.numpy(), mode="clip")
         return staged.view(*rows.shape, *self.shape).to(self.device, non_blocking=True), labels
 
     def to(self, device: torch.device | str, *, streamed: bool | None = None) -> "Environments":
