@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, library
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from domainwise.engine.apart import arithmetic
 from kernel_problems import CHECKS, FLOAT32, GPU, close, gradients, multiplied_bf16, needs_gpu, needs_triton, numbers
@@ -60,21 +61,26 @@ def test_convolution_and_its_gradients(layer: Any, dtype: torch.dtype, tolerance
         assert close(found, wanted, tolerance)
 
 
-@needs_triton
-def test_constants_have_no_gradients() -> None:
-    """As in an ascent, where the weights are constants: nothing is computed for them."""
-    given, dy = problem(LAYERS[0], torch.float32)
+def asked_for(y: Tensor, x: Tensor, dy: Tensor) -> list[tuple[str, Any]]:
+    """The operations, and their arguments, of which the gradient of x is made."""
     seen = []
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             seen.append((str(func), args))
             return func(*args, **(kwargs or {}))
 
-    x = given[0].requires_grad_()
-    y = fused(LAYERS[0], x, *given[1:])
     with Watch():
         torch.autograd.grad(y, x, dy)
+    return seen
+
+
+@needs_triton
+def test_constants_have_no_gradients() -> None:
+    """As in an ascent, where the weights are constants: nothing is computed for them."""
+    given, dy = problem(LAYERS[0], torch.float32)
+    x = given[0].requires_grad_()
+    seen = asked_for(fused(LAYERS[0], x, *given[1:]), x, dy)
     (relu,) = (args for name, args in seen if "relu_backward" in name)
     (conv,) = (args for name, args in seen if "convolution_backward" in name)
     assert relu[-1] is False and conv[-1] == [True, False, False]
@@ -166,6 +172,9 @@ def test_residual_blocks_whose_weights_are_constants() -> None:
     ours = gradients(lambda x: fused_run(RUNS[1], x, *others), [x], dy)
     theirs = gradients(lambda x: plain_run(RUNS[1], x, *(t.double() for t in others)), [x], dy, torch.float64)
     assert close(ours[1], theirs[1], FLOAT32)
+    x.requires_grad_()
+    (asked,) = (args for name, args in asked_for(fused_run(RUNS[1], x, *others), x, dy) if "residual_backward" in name)
+    assert asked[-1] is False
 
 
 @needs_triton
