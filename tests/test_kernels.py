@@ -319,14 +319,15 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(monkeypatch: pytest.Monk
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from domainwise.kernels import adam_triton, draw_triton, first_layer_triton, group_norm_triton, sums_triton
+from domainwise.kernels import adam_triton, columns_triton, draw_triton, first_layer_triton, group_norm_triton
+from domainwise.kernels import sums_triton
 
 sizes = dict(INPUTS=2, HEIGHT=28, WIDTH=28, CHANNELS=64, PIXELS=784, PER_GROUP=8, BLOCKS=2, ROWS=64, COLUMNS=32)
 blocks = dict(BLOCK=1024, TAPS=32, BLOCK_CHANNELS=32, BLOCK_PIXELS=64, POOLED=False, WANTED=True, IMAGE_WANTED=True)
 integers = ("pixels", "samples", "rows", "columns", "n")
 integers += ("per_domain", "per_input", "per_tap", "per_sample", "per_channel", "per_row", "per_column")
 stored = ("x_at", "y_at", "dx_at", "dy_at")
-modules = (adam_triton, draw_triton, first_layer_triton, group_norm_triton, sums_triton)
+modules = (adam_triton, columns_triton, draw_triton, first_layer_triton, group_norm_triton, sums_triton)
 kernels = [value for module in modules for name, value in vars(module).items() if name.endswith("_kernel")]
 assert len(kernels) == 8
 for dtype, type in (("*bf16", tl.bfloat16), ("*fp32", tl.float32)):

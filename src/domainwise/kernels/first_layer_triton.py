@@ -1,8 +1,8 @@
 """A 3x3 convolution of few channels, bias, ReLU and GroupNorm as Triton kernels, forward and backward.
 
-The convolution is a product with the columns of the image: 9 C numbers around each pixel, padded to TAPS, found anew
-where they are needed. What is kept is r, its result after ReLU. With dx the gradient of the convolution's result, as in
-`group_norm_triton`, the gradients are
+The convolution is a product with the columns of the image (`columns_triton`), found anew where they are needed. What is
+kept is r, its result after ReLU. With dx the gradient of the convolution's result, as in `group_norm_triton`, the
+gradients are
 
     dW = sum over samples and pixels of dx columns,    d(image) = the columns' gradients dx W, each put where it is from
 
@@ -14,36 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from domainwise.kernels import columns_triton
+from domainwise.kernels.columns_triton import TAPS, columns_of, kernel_matrix
 from domainwise.kernels.group_norm import BLOCK_CHANNELS
 from domainwise.kernels.sums_triton import by_group, sum_rows
 
-TAPS = 32
 BLOCK_PIXELS, BLOCK_PIXELS_BACKWARD = 64, 32
 """Backward with 64, Triton 3.6 has been seen to get the gradient of the kernel wrong: bf16, 3 x 11 x 8 -> 128."""
 WARPS = 4
-
-
-@triton.jit
-def _columns(
-    image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS: tl.constexpr, HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr, TAPS: tl.constexpr,
-):  # fmt: skip
-    """What the convolution sees of the image around these pixels, [BLOCK_PIXELS, TAPS]."""
-    tap = tl.arange(0, TAPS)
-    row = (pixel // WIDTH)[:, None] + (tap % 9 // 3 - 1)[None, :]
-    column = (pixel % WIDTH)[:, None] + (tap % 3 - 1)[None, :]
-    inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
-    inside = inside & (pixel < HEIGHT * WIDTH)[:, None] & (tap < 9 * INPUTS)[None, :]
-    offsets = sample.to(tl.int64) * per_sample + (tap // 9 * per_channel)[None, :] + row * per_row + column * per_column
-    return tl.load(image_at + offsets, mask=inside, other=0.0)
-
-
-@triton.jit
-def _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS: tl.constexpr, TAPS: tl.constexpr):
-    """The convolution's weights [TAPS, BLOCK_CHANNELS]."""
-    tap = tl.arange(0, TAPS)
-    offsets = channels[None, :] * (9 * INPUTS) + (tap // 9 * per_input + tap % 9 * per_tap)[:, None]
-    return tl.load(kernel_at + offsets, mask=(tap < 9 * INPUTS)[:, None], other=0.0)
 
 
 @triton.jit
@@ -78,13 +56,13 @@ def _forward_kernel(
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     sample = tl.program_id(0)
     channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
-    kernel = _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
+    kernel = kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
     shift = tl.load(shift_at + channels)
     every_sum = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     every_square = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
-        columns = _columns(
+        columns = columns_of(
             image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
         ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
@@ -103,7 +81,7 @@ def _forward_kernel(
     level = tl.load(bias_at + channels) - mean * slope
     for first in range(0, PIXELS, BLOCK_PIXELS):
         pixel = first + tl.arange(0, BLOCK_PIXELS)
-        columns = _columns(
+        columns = columns_of(
             image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
         ).to(TYPE)
         mask = (pixel < PIXELS)[:, None]
@@ -149,7 +127,7 @@ def _backward_kernel(
     sample = tl.program_id(0)
     channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
     group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
-    kernel = _kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
+    kernel = kernel_matrix(kernel_at, channels, per_input, per_tap, INPUTS, TAPS).to(TYPE)
     mean = tl.load(mean_at + group)
     scale = tl.load(scale_at + group)
     weight = tl.load(weight_at + channels)
@@ -182,7 +160,7 @@ def _backward_kernel(
         dr = scale[None, :] * (weight[None, :] * dy - a[None, :] - z * b[None, :])
         dx = tl.where((r > 0) & mask, dr, 0.0)
         if WANTED:
-            columns = _columns(
+            columns = columns_of(
                 image_at, sample, pixel, per_sample, per_channel, per_row, per_column, INPUTS, HEIGHT, WIDTH, TAPS
             ).to(TYPE)
             every_slope += dx
@@ -201,38 +179,6 @@ def _backward_kernel(
         tl.store(at + CHANNELS, products)
         tl.store(at + 2 * CHANNELS, sums)
         tl.store(at[None, :] + (3 + tap)[:, None] * CHANNELS, dkernel, mask=(tap < 9 * INPUTS)[:, None])
-
-
-@triton.jit
-def _image_kernel(
-    dcolumns_at,
-    dimage_at,
-    samples,
-    per_sample,
-    per_channel,
-    per_row,
-    per_column,
-    INPUTS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    BLOCK_PIXELS: tl.constexpr,
-):
-    """The gradient of an image: what each of the nine places says that saw a pixel, in each block of channels."""
-    sample = tl.program_id(0)
-    pixel = tl.program_id(1) * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)
-    for channel in tl.static_range(INPUTS):
-        total = tl.zeros([BLOCK_PIXELS], tl.float32)
-        for tap in tl.static_range(9):
-            row = pixel // WIDTH - (tap // 3 - 1)
-            column = pixel % WIDTH - (tap % 3 - 1)
-            inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH) & (pixel < HEIGHT * WIDTH)
-            for block in tl.static_range(BLOCKS):
-                at = (block * samples + sample).to(tl.int64) * (HEIGHT * WIDTH) + row * WIDTH + column
-                total += tl.load(dcolumns_at + at * (9 * INPUTS) + channel * 9 + tap, mask=inside, other=0.0)
-        offsets = sample.to(tl.int64) * per_sample + channel * per_channel
-        offsets += (pixel // WIDTH) * per_row + (pixel % WIDTH) * per_column
-        tl.store(dimage_at + offsets, total, mask=pixel < HEIGHT * WIDTH)
 
 
 def _settings(image: Tensor, groups: int, channels: int, dtype: torch.dtype) -> dict[str, object]:
@@ -325,18 +271,5 @@ def backward(
         BLOCK_PIXELS=BLOCK_PIXELS_BACKWARD,
         **_settings(image, mean.shape[1], channels, dy.dtype),
     )
-    dimage = torch.empty_like(image) if image_wanted else image.new_empty(0)
-    if image_wanted:
-        pixels = 256
-        _image_kernel[samples, triton.cdiv(height * width, pixels)](
-            dcolumns,
-            dimage,
-            samples,
-            *dimage.stride(),
-            INPUTS=inputs,
-            HEIGHT=height,
-            WIDTH=width,
-            BLOCKS=blocks,
-            BLOCK_PIXELS=pixels,
-        )
+    dimage = columns_triton.image_gradient(dcolumns, image) if image_wanted else image.new_empty(0)
     return dimage, sum_rows(sums) if wanted else sums.new_empty(0)
