@@ -51,6 +51,7 @@ reproduce-backgrounds:
 
 # Radius x step size in l2, and in l_inf (the same length if every pixel moved alike: eps / sqrt(2352)).
 reproduce-backgrounds-radius:
+	$(BACKGROUNDS) --algorithms ERM --trials 3 --hparam batch_size=32 --out runs/backgrounds-radius $(OPTIONS)
 	$(BACKGROUNDS) --algorithms DAT,UAT --trials 3 --hparam batch_size=32 --grid norm=l2 --grid eps=0.5,1,2,4,8 \
 	    --grid alpha=0.05,0.2,0.8 --out runs/backgrounds-radius $(OPTIONS)
 	$(BACKGROUNDS) --algorithms DAT --trials 3 --hparam batch_size=32 --grid norm=linf --grid eps=0.01,0.04,0.16 \
