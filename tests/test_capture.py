@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten
 from domainwise.algorithms import ALGORITHMS, Algorithm
 from domainwise.data import DATASETS, Environments
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.data.batches import StreamedBatches
 from domainwise.engine import capture, evaluation
 from domainwise.engine.capture import CapturedStep, Snapshot
 from domainwise.engine.compilation import compiled, padded, round_up, samples_apart
@@ -223,6 +224,32 @@ def test_a_training_is_gone_when_nobody_holds_it(recorder: Recorder) -> None:
         assert recorder.recorded and [ref() for ref in held] == [None, None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["DAT", "ADA"])
+def test_streamed_images_come_to_where_a_captured_step_looks(name: str, recorder: Recorder) -> None:
+    """Steps on images that stream are those on resident ones, bit by bit; nothing is gathered while one is recorded."""
+    run = Run.plan(
+        "BackgroundDigits",
+        name,
+        [0],
+        hparams={"batch_size": 4} | ({"min_steps": 2, "phases": 2, "memory": 8} if name == "ADA" else {}),
+    )
+    learned = []
+    for streamed in (False, True):
+        data = DATASETS.find("BackgroundDigits").load().to("cpu", streamed=streamed)
+        session = Session(run, data, torch.device("cpu"))
+        session.captured = session.captured_step(compile=False)
+        assert (session.batches.generator in session.captured.generators) != streamed
+        for _ in range(6):
+            session.step()
+        learned.append(session.algorithm.state_dict())
+        if isinstance(session.batches, StreamedBatches):
+            session.batches.settle()
+            assert all(job.done() for job in session.batches.ahead.pending)
+    assert len(recorder.recorded) == 2 and all(
+        torch.equal(a, b) for a, b in zip(*map(dict.values, learned), strict=True)
+    )
 
 
 def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,20 @@ def test_compiled_equals_eager(name: str, caplog: pytest.LogCaptureFixture) -> N
     assert gap(trained(run, "compiled", steps=1).learned, trained(run, "eager", steps=1).learned) < 0.01
 
 
+@pytest.mark.parametrize("name", ["ERM", "ADA"])
+def test_streamed_steps_are_captured_and_those_of_resident_images(name: str) -> None:
+    learned = []
+    for streamed in (False, True):
+        with Surroundings(GPU, "fp32"):
+            there = DATASETS.find("ColoredMNIST-embedded").load().to(GPU, streamed=streamed)
+            session = Session(plan(name), there, GPU)
+            for _ in range(50):
+                session.step()
+            assert session.captured is not None and None not in session.captured.graphs.values()
+            learned.append({key: value.double().cpu() for key, value in session.algorithm.state_dict().items()})
+    assert gap(*learned) < 1e-4
+
+
 def test_a_step_that_waits_is_done_eagerly_and_said(caplog: pytest.LogCaptureFixture) -> None:
     with Surroundings(GPU, "fp32"):
         session = Session(plan("ERM"), data(), GPU)

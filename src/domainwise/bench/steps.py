@@ -119,7 +119,7 @@ class Bench:
         count = int(form.split()[0]) if form.endswith("in turns") else 1
         sessions = [self._session(replace(run, trial=trial)) for trial in range(count)]
         for session, _ in sessions:
-            if self.device.type == "cuda" and not session.environments.streamed:
+            if self.device.type == "cuda":
                 compile = form not in ("eager", "captured")
                 session.captured = None if form == "eager" else session.captured_step(compile=compile)
 

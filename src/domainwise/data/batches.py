@@ -36,6 +36,17 @@ class Batches:
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """One batch: prepared images [E, B, C, H, W] and labels [E, B]."""
+        self.advance()
+        return self.current()
+
+    def advance(self) -> None:
+        """The part of drawing that the host has a hand in."""
+
+    def settle(self) -> None:
+        """Returns when nothing is being done in the background."""
+
+    def current(self) -> tuple[Tensor, Tensor]:
+        """The rest of it, which may be part of a captured step."""
         if self.at_once:
             data = self.environments
             given = (self.rows, self.starts, self.sizes, data.images, data.labels, data.mean, data.std)
@@ -64,7 +75,10 @@ class Batches:
 
 
 class StreamedBatches(Batches):
-    """The same batches, gathered on the host a few ahead; their state is that of the batches taken, not of those."""
+    """The same batches, gathered on the host a few ahead; their state is that of the batches taken, not of those.
+
+    The batch taken is kept in the same place on the device, where captured steps look for it.
+    """
 
     def __init__(
         self,
@@ -77,6 +91,20 @@ class StreamedBatches(Batches):
         super().__init__(environments, rows, batch_size, generator, prepare)
         self.ahead = Ahead(environments.device)
         self.taken = generator.get_state()
+        shape = (len(rows), batch_size)
+        self.images = torch.empty(*shape, *environments.shape, dtype=environments.images.dtype, device=self.rows.device)
+        self.labels = torch.empty(shape, dtype=environments.labels.dtype, device=self.rows.device)
+
+    def advance(self) -> None:
+        images, labels = self.next()
+        self.images.copy_(images)
+        self.labels.copy_(labels)
+
+    def current(self) -> tuple[Tensor, Tensor]:
+        return self.prepare(self.images), self.labels.clone()
+
+    def settle(self) -> None:
+        self.ahead.settle()
 
     def next(self) -> tuple[Tensor, Tensor]:
         while len(self.ahead.pending) < DEPTH:

@@ -5,7 +5,7 @@ What is drawn is the same whether images live on the device or stream to it; onl
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import partial
 
@@ -51,6 +51,10 @@ class Ahead:
                 if tensor.is_cuda:
                     tensor.record_stream(stream)
         return tensors
+
+    def settle(self) -> None:
+        """Returns when all jobs are done."""
+        wait(self.pending)
 
     def clear(self) -> None:
         """Forgets all jobs; when it returns, none is being done."""

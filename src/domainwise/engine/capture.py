@@ -33,7 +33,7 @@ class CapturedStep:
 
     Where it cannot be recorded compiled it is recorded as it is, and where it cannot be recorded it is simply done,
     with one line that says why. `tensors` and `generators` are what the work changes besides the algorithm's own;
-    `prepare` makes a batch's images what the network sees.
+    `prepare` makes a batch's images what the network sees; `settle` returns when nothing else uses the device.
     """
 
     def __init__(
@@ -44,8 +44,9 @@ class CapturedStep:
         generators: Sequence[torch.Generator] = (),
         prepare: object = None,
         compile: bool = False,
+        settle: Work = lambda: None,
     ) -> None:
-        self.algorithm, self.prepare, self.compile = algorithm, prepare, compile
+        self.algorithm, self.prepare, self.compile, self.settle = algorithm, prepare, compile, settle
         self.tensors, self.generators = tensors, (algorithm.noise, *generators)
         self.graphs: dict[str, torch.cuda.CUDAGraph | None] = {}
 
@@ -65,6 +66,7 @@ class CapturedStep:
 
     def _record(self, work: Work) -> torch.cuda.CUDAGraph | None:
         """The graph of the current phase, at its best; None if there can be none."""
+        self.settle()
         name = type(self.algorithm).__name__
         if self.compile and not self.algorithm.differentiates_twice:
             try:

@@ -1,6 +1,5 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ from domainwise.engine.capture import WORTH_COMPILING, CapturedStep
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
 from domainwise.runs import Run
-
-log = logging.getLogger(__name__)
 
 
 class Session:
@@ -46,10 +43,7 @@ class Session:
         self.seconds = 0.0
         self.captured: CapturedStep | None = None
         if device.type == "cuda":
-            if self.environments.streamed:
-                log.warning("%s: images stream from the host, so steps are not captured, and slower for it", run)
-            else:
-                self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
+            self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -62,6 +56,7 @@ class Session:
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
         self.algorithm.schedule(self.next_step, self.batches.draw)
+        self.batches.advance()
         if self.captured is None:
             self.update()
         else:
@@ -69,13 +64,15 @@ class Session:
         self.next_step += 1
 
     def update(self) -> None:
-        self.loss_sum += self.algorithm.step(*self.batches.draw())
+        self.loss_sum += self.algorithm.step(*self.batches.current())
 
     def captured_step(self, *, compile: bool) -> CapturedStep:
+        in_the_step = [] if self.environments.streamed else [self.batches.generator]
         return CapturedStep(
             self.algorithm,
             tensors=[self.loss_sum],
-            generators=[self.batches.generator, self.augmentation],
+            generators=[*in_the_step, self.augmentation],
+            settle=self.batches.settle,
             prepare=self.batches.prepare,
             compile=compile,
         )
