@@ -42,6 +42,7 @@ def test_cells_gaps_and_effort(root: Path) -> None:
     assert answer(root, "mean cmnist DAT average oracle") == "61.0 ± 0.7"
     assert answer(root, "mean cmnist ERM -90% training-domain") == "51.0 ± 0.7"
     assert answer(root, "gap cmnist DAT oracle").startswith("+10.0 ± 0.0 points over 6 pairs of runs (ahead in 6,")
+    assert answer(root, "minus cmnist DAT oracle") == "+10.0 ± 0.0"
     assert answer(root, "effort cmnist DAT") == "2 draws x 2 trials x 21 steps"
     block = answer(root, "table cmnist oracle").splitlines()
     assert block[0] == "| algorithm | +90% | +80% | -90% | average | minus ERM |"

@@ -113,6 +113,12 @@ def mean(results: Results, name: str, column: str, rule: str) -> str:
     return NOT_RUN if value is None else str(value)
 
 
+def minus(results: Results, name: str, rule: str) -> str:
+    """How far a method is from ERM, in points."""
+    row = results.row(name, rule)
+    return NOT_RUN if row is None or row.difference is None else str(row.difference)
+
+
 def gap(results: Results, name: str, rule: str) -> str:
     """How far a method is from ERM, over how many pairs of runs."""
     row = results.row(name, rule)
@@ -235,7 +241,7 @@ def figure(results: Results, name: str) -> str:
 
 
 ASKABLE: Mapping[str, Callable[..., str]] = {
-    one.__name__: one for one in (made, table, mean, gap, effort, paper, audit, penalties, penalty, figure)
+    one.__name__: one for one in (made, table, mean, minus, gap, effort, paper, audit, penalties, penalty, figure)
 }
 
 
