@@ -16,8 +16,9 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from domainwise import DATASETS, Dataset, Environments, Run
+from domainwise import DATASETS, Environments, Run
 from domainwise.bench.machine import describe, now
+from domainwise.data import Dataset
 from domainwise.engine.apart import Surroundings
 from domainwise.engine.session import Session
 from domainwise.errors import UserError

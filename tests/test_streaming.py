@@ -218,3 +218,18 @@ def test_on_a_gpu_images_stay_on_the_host_and_taking_them_never_waits_for_the_de
     taken = time.monotonic() - began
     torch.cuda.synchronize()
     assert taken < (time.monotonic() - began) / 5, "the batch was handed over while the device was still busy"
+
+
+@pytest.mark.gpu
+def test_a_host_that_is_faster_than_the_device_does_not_fill_it_with_batches() -> None:
+    there = data(size=256).to("cuda", streamed=True)
+    source = batches_of(there, rows(there), 4, generator("test", device="cuda"))
+    source.draw()
+    busy = torch.randn(8192, 8192, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in range(40):
+        busy.copy_(busy @ busy)
+        source.advance()
+    batch = 2 * 4 * 3 * 256 * 256
+    assert torch.cuda.max_memory_allocated() - before < busy.nbytes + 12 * batch, "not all 40"

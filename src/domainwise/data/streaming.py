@@ -24,7 +24,8 @@ class Ahead:
     """Jobs done one after another by a background thread, on a CUDA stream of its own; results are taken in order.
 
     Taking a result makes the device's current stream wait for its copy, never the host. The host waits only where the
-    thread has not yet come so far, which is where gathering is slower than the steps it feeds.
+    thread has not yet come so far, which is where gathering is slower than the steps it feeds, and where the device is
+    DEPTH results behind, so that no more of them lie there than that.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,6 +35,7 @@ class Ahead:
             self.stream.wait_stream(torch.cuda.current_stream(device))
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self.pending: deque[Future[tuple[Tensors, torch.cuda.Event | None]]] = deque()
+        self.taken: deque[torch.cuda.Event] = deque()
 
     def put(self, job: Callable[[], Tensors]) -> None:
         self.pending.append(self.pool.submit(self._do, job))
@@ -50,6 +52,9 @@ class Ahead:
             for tensor in tensors:
                 if tensor.is_cuda:
                     tensor.record_stream(stream)
+            self.taken.append(stream.record_event())
+            if len(self.taken) > DEPTH:
+                self.taken.popleft().synchronize()
         return tensors
 
     def settle(self) -> None:
