@@ -53,11 +53,15 @@ def test_the_command_prints_json_and_leaves_it(tmp_path: Path, capsys: pytest.Ca
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(file.read_text())
     rows = {(row["what"], row["form"]): row for row in printed["rows"]}
-    assert list(rows) == [(n, "eager") for n in ("plain loop", "ERM", "DAT", "plain evaluation", "evaluation")]
+    names = ("plain loop", "ERM", "DAT", "plain evaluation", "evaluation", "all splits")
+    assert list(rows) == [(name, "eager") for name in names]
     plain, erm = rows["plain loop", "eager"], rows["ERM", "eager"]
     assert erm["milliseconds"] > 0 and erm["of_matrix_rate"] > 0
     assert erm["images_per_second"] == pytest.approx(12 / erm["milliseconds"] * 1000, rel=0.01)
     assert erm["times_plain"] == pytest.approx(plain["milliseconds"] / erm["milliseconds"], rel=0.1)
+    some, every = ({k: rows[what, "eager"][k] for k in ("milliseconds", "images_per_second")} for what in names[-2:])
+    judged = [row["milliseconds"] * row["images_per_second"] / 1000 for row in (some, every)]
+    assert judged == pytest.approx([40, 100], abs=2), "of 5,000 images a fiftieth: out of three domains and one whole"
     assert (printed["dataset"], printed["network"], printed["batch_size"]) == ("BackgroundDigits", "small-cnn", 4)
 
 

@@ -85,12 +85,15 @@ class Bench:
         for precision in rates:
             session, own = self._session(self.run("ERM", precision))
             form = "captured" if self.device.type == "cuda" else "eager"
-            with own:
-                parts = self._parts(session.run, session.environments)
-                judge = Judge(session.algorithm, session.environments, parts, session.run.train_domains)
-                judge()
-                row = self._row("evaluation", precision, form, judge, judged, first.milliseconds, None)
-            yield row
+            for what, run in {"evaluation": session.run, "all splits": replace(session.run, full_curves=True)}.items():
+                with own:
+                    parts = self._parts(run, session.environments)
+                    judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
+                    judge()
+                    images = sum(map(len, parts.values()))
+                    alike = first.milliseconds * images / judged
+                    row = self._row(what, precision, form, judge, images, alike, None)
+                yield row
 
     def _parts(self, run: Run, environments: Environments) -> dict[Part, Tensor]:
         """What an evaluation judges; a CPU judges a sample of it, in proportion."""
