@@ -248,6 +248,26 @@ def test_a_compiled_network_is_one_graph_and_the_same() -> None:
     assert max(errors(network, x)) < 1.2 * max(plainly)
 
 
+@pytest.mark.gpu
+@needs_gpu
+def test_compiled_code_writes_gradients_as_kernels_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from domainwise.kernels import pool_triton, relu_triton
+
+    layouts: list[bool] = []
+    for module in (pool_triton, relu_triton):
+
+        def watched(dy: Tensor, *others: Any, backward: Any = module.backward, **options: Any) -> Any:
+            layouts.append(dy.is_contiguous(memory_format=torch.channels_last))
+            return backward(dy, *others, **options)
+
+        monkeypatch.setattr(module, "backward", watched)
+    network, x = a_network("resnet18")
+    network.precision = "bf16"
+    network.features.forward = torch.compile(network.features.forward, fullgraph=True, dynamic=False)
+    network.represent(x).square().mean().backward()
+    assert len(layouts) >= 9 and all(layouts), "else they are copied first"
+
+
 @needs_triton
 @pytest.mark.skipif(GPU, reason="the GPU compiles them itself")
 @pytest.mark.slow

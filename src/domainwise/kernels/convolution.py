@@ -125,6 +125,11 @@ def empty(x: Tensor, channels: int, height: int, width: int, dtype: torch.dtype 
     return torch.empty(shape, dtype=dtype or x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
+def laid_out(gradient: Tensor) -> Tensor:
+    """A gradient in channels_last, as kernels read it; said outside of them, so that compiled code writes it so."""
+    return gradient.contiguous(memory_format=torch.channels_last)
+
+
 @library.custom_op("domainwise::relu_backward", mutates_args=())
 def _backward(dy: Tensor, y: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
     """dy where y > 0, in channels_last; and, if wanted, sums of it over parts of the pixels [parts, C]."""
@@ -151,7 +156,7 @@ def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dz = torch.where(y <= 0, 0, dy)
         sums = dz.sum((2, 3), dtype=torch.float32)
     else:
-        dz, sums = torch.ops.domainwise.relu_backward(dy, y, for_bias)
+        dz, sums = torch.ops.domainwise.relu_backward(laid_out(dy), y, for_bias)
     dx, dweight, _ = torch.ops.aten.convolution_backward(
         dz,
         x,

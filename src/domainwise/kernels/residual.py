@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
-from domainwise.kernels.convolution import convolved, folding, parts, product_parts
+from domainwise.kernels.convolution import convolved, folding, laid_out, parts, product_parts
 from domainwise.kernels.fold import fold
 
 
@@ -104,8 +104,8 @@ def _gradients(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         found = iter(torch.autograd.grad(y, wanted, grads[-1], create_graph=True))
         dx, *others = [next(found) if tensor.requires_grad else None for tensor in (x, *weights, *biases)]
         return dx, others[: ctx.layers], others[ctx.layers :], None
-    learned = any(ctx.needs_input_grad[1])
-    dx, *others = torch.ops.domainwise.residual_backward(grads[-1], x, weights, ys, ctx.depth, learned)
+    dy, learned = laid_out(grads[-1]), any(ctx.needs_input_grad[1])
+    dx, *others = torch.ops.domainwise.residual_backward(dy, x, weights, ys, ctx.depth, learned)
     if not learned:
         return dx, [None] * ctx.layers, [None] * ctx.layers, None
     return dx, others[: ctx.layers], [sums.sum(0).to(x.dtype) for sums in others[ctx.layers :]], None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
-from domainwise.kernels.convolution import empty, folding
+from domainwise.kernels.convolution import empty, folding, laid_out
 from domainwise.kernels.fold import fold
 
 BLOCK = 8
@@ -97,7 +97,7 @@ def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
     if torch.is_grad_enabled():  # the gradient is to be differentiated again: by PyTorch's own formulas
         x = dy.new_zeros(len(dy), *ctx.shape).requires_grad_()
         return torch.autograd.grad(windows(x), x, dy, create_graph=True)[0].to(ctx.dtype), None
-    return torch.ops.domainwise.windows_backward(dy, *ctx.shape, ctx.dtype), None
+    return torch.ops.domainwise.windows_backward(laid_out(dy), *ctx.shape, ctx.dtype), None
 
 
 _gather.register_autograd(_gradient, setup_context=_remember)
@@ -150,7 +150,7 @@ def _gradients(ctx: Any, dy: Tensor, _: None) -> tuple[Tensor | None, ...]:
         wanted = [tensor for tensor in (x, bias) if tensor.requires_grad]
         found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
         return tuple(next(found) if tensor.requires_grad else None for tensor in (x, bias))
-    dx, sums = torch.ops.domainwise.relu_pool_backward(dy, winner, *x.shape[2:], for_bias)
+    dx, sums = torch.ops.domainwise.relu_pool_backward(laid_out(dy), winner, *x.shape[2:], for_bias)
     return dx, sums.sum(0).to(bias.dtype) if for_bias else None
 
 
