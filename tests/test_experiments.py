@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,15 @@ def test_every_method_is_tried_on_backgrounds() -> None:
     sweeps = [words for words in recipe("reproduce-backgrounds") if words[0] == "sweep"]
     tried = [name for words in sweeps for name in words[words.index("--algorithms") + 1].split(",")]
     assert sorted(tried) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
+    from domainwise.runs import search_space
+
+    for words in recipe(f"reproduce-{name}"):
+        if words[0] != "sweep":
+            continue
+        given = {after.split("=")[0] for word, after in pairwise(words) if word in ("--hparam", "--grid")}
+        algorithms = words[words.index("--algorithms") + 1].split(",")
+        assert given <= {key for algorithm in algorithms for key in search_space(algorithm, "small")}

@@ -95,7 +95,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.save_for_backward(x, *weights, *biases, *output)
 
 
-def _gradients(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+def _gradients(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    """Only the last layer's result has a gradient."""
     x, *others = ctx.saved_tensors
     weights, biases, ys = (others[i * ctx.layers : (i + 1) * ctx.layers] for i in range(3))
     if torch.is_grad_enabled():  # the gradient is to be differentiated again: by PyTorch's own formulas
