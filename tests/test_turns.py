@@ -15,6 +15,7 @@ from domainwise.algorithms import Algorithm
 from domainwise.algorithms.adversarial import UAT
 from domainwise.claims import Claim
 from domainwise.engine.apart import Surroundings, arithmetic
+from domainwise.engine.evaluation import Judge
 from domainwise.engine.train import train
 from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
@@ -59,6 +60,22 @@ def in_turns(runs: tuple[Run, ...], out: Path, each_round: Callable[[Turns], obj
         told += [news for _, news in turns.round()]
         each_round(turns)
     return told
+
+
+def test_all_ask_for_their_scores_before_anybody_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_and_heard: list[str] = []
+    for what in ("ask", "answers"):
+
+        def watched(judge: Judge, do: Callable[[Judge], object] = getattr(Judge, what), what: str = what) -> object:
+            asked_and_heard.append(what)
+            return do(judge)
+
+        monkeypatch.setattr(Judge, what, watched)
+    in_turns((plan("ERM", steps=1), plan("DAT", steps=1)), tmp_path)
+    assert asked_and_heard == ["ask", "ask", "answers", "answers"]
+
 
 
 def test_in_turns_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> None:

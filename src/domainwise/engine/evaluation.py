@@ -36,7 +36,10 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
 
 
 class Judge:
-    """Judges one training again and again; on a GPU by replaying a graph, recorded the second time."""
+    """Judges one training again and again; on a GPU by replaying a graph, recorded the second time.
+
+    Asking and hearing the answer are two things, so that other trainings can keep the GPU busy in between.
+    """
 
     def __init__(
         self,
@@ -51,10 +54,10 @@ class Judge:
         self.capture = environments.device.type == "cuda" and not environments.streamed
         self.warm = False
 
-    def __call__(self) -> dict[Part, tuple[float, float]]:
-        """(accuracy, mean loss) on each part, in eval mode; nothing where nothing was held out."""
+    def ask(self) -> None:
+        """Begins to judge, in eval mode; does not wait for a GPU."""
         if not self.parts:
-            return {}
+            return
         if self.capture and self.warm:
             self.capture, self.graph = False, self._recorded()
         if self.graph is None:
@@ -62,7 +65,14 @@ class Judge:
         else:
             self.graph.replay()
         self.warm = True
+
+    def answers(self) -> dict[Part, tuple[float, float]]:
+        """(accuracy, mean loss) on each part, as last asked for; nothing where nothing was held out."""
         return dict(zip(self.parts, map(tuple, self.scores.tolist()), strict=True))
+
+    def __call__(self) -> dict[Part, tuple[float, float]]:
+        self.ask()
+        return self.answers()
 
     def _measure(self) -> None:
         self.scores.copy_(self.measure())

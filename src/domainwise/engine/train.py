@@ -164,11 +164,14 @@ def _training(
         status = Status(run.id, run.steps - 1, "done", "")
         for step in range(session.next_step, run.steps):
             session.step()
-            yield step
-            if run.evaluated_at(step):
-                session.seconds = time.monotonic() - started
+            judged = run.evaluated_at(step)
+            if judged:
                 crew.follow(changing(session.algorithm))
-                scores = judge()
+                judge.ask()
+            yield step
+            if judged:
+                session.seconds = time.monotonic() - started
+                scores = judge.answers()
                 if crew.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
                     status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
                     break
@@ -183,7 +186,7 @@ def _training(
                 log.debug("%s: judged after step %d", run.id, step)
                 records += rows
             stopping = crew.any(interruption.requested)
-            if stopping or (run.evaluated_at(step) and time.monotonic() - saved > checkpoint_seconds):
+            if stopping or (judged and time.monotonic() - saved > checkpoint_seconds):
                 session.seconds = time.monotonic() - started
                 claim.insist()
                 folder.save_checkpoint(session.state())
