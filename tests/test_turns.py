@@ -66,16 +66,15 @@ def test_all_ask_for_their_scores_before_anybody_waits_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_and_heard: list[str] = []
+
+    def watched(what: str) -> Callable[[Judge], object]:
+        do = getattr(Judge, what)
+        return lambda judge: asked_and_heard.append(what) or do(judge)  # type: ignore[func-returns-value]
+
     for what in ("ask", "answers"):
-
-        def watched(judge: Judge, do: Callable[[Judge], object] = getattr(Judge, what), what: str = what) -> object:
-            asked_and_heard.append(what)
-            return do(judge)
-
-        monkeypatch.setattr(Judge, what, watched)
+        monkeypatch.setattr(Judge, what, watched(what))
     in_turns((plan("ERM", steps=1), plan("DAT", steps=1)), tmp_path)
     assert asked_and_heard == ["ask", "ask", "answers", "answers"]
-
 
 
 def test_in_turns_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> None:
