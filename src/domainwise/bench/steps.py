@@ -98,7 +98,8 @@ class Bench:
     def _parts(self, run: Run, environments: Environments) -> dict[Part, Tensor]:
         """What an evaluation judges; a CPU judges a sample of it, in proportion."""
         parts = parts_to_judge(run, environments)
-        return {part: rows if self.device.type == "cuda" else rows[: -(-len(rows) // 50)] for part, rows in parts.items()}
+        share = 1 if self.device.type == "cuda" else 50
+        return {part: rows[: -(-len(rows) // share)] for part, rows in parts.items()}
 
     def _forms(self, algorithm: str, at_once: int) -> tuple[str, ...]:
         if self.device.type != "cuda":
