@@ -144,6 +144,16 @@ def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
         drawn("methods", tmp_path, algorithm="DAT")
 
 
+def test_a_method_far_below_is_a_number_at_the_edge(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.1)):
+        for unseen in ("scene1", "scene2", "scene3", "scene4"):
+            keep(tmp_path, level, unseen, algorithm)
+    (axis,) = drawn("methods", tmp_path).figure.axes
+    assert [text.get_text() for text in axis.texts] == ["◂ 10.0"] and len(axis.containers) == 2
+    left, right = axis.get_xlim()
+    assert 50 < left < 60 and 70 < right < 75
+
+
 def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
     for eps, alpha, values in ((0.1, 0.01, (0.5, 0.6)), (0.1, 0.1, (0.6, 0.7)), (1.0, 0.1, (0.7, 0.8))):
         for trial in range(2):
