@@ -1,11 +1,12 @@
 """Step time on the CPU: the engine against a plain loop, side by side in one run.
 
 The plain loop is what one writes first: a DataLoader of single samples per domain, eager, contiguous memory. Both train
-the MNIST CNN with ERM on two domains of 64 images (ColoredMNIST from the embedded digits). The loops take turns, so
-that a busy machine slows both; what counts is the ratio. Where other programs take the cores away from one of two
-threads, which the other then waits for, `--busy` measures one thread by the time it computes.
+the MNIST CNN with ERM on two domains of 64 images (ColoredMNIST from the embedded digits), on one thread, which is what
+each run of a sweep has, and on all. The loops take turns, so that a busy machine slows both; what counts is the ratio.
+Where other programs take the cores away from one of two threads, which the other then waits for, `--busy` measures one
+thread alone, by the time it computes.
 
-    python benchmarks/cpu_step.py [--steps 10] [--rounds 5] [--busy] [--json FILE]
+    python benchmarks/cpu_step.py [--steps 5] [--rounds 6] [--busy] [--json FILE]
 """
 
 import argparse
@@ -13,7 +14,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -34,18 +34,9 @@ def engine(environments: Environments, precision: str) -> Callable[[], None]:
     return Session(run, environments, CPU).step
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--busy", action="store_true", help="one thread, in CPU time: for a machine that does more")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    clock = time.perf_counter
-    if arguments.busy:
-        torch.set_num_threads(1)
-        clock = time.thread_time
-    environments = DATASETS.find(DATASET).load()
+def measure(environments: Environments, threads: int, given: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Each loop's median seconds per step, images per second, and speed as a multiple of the plain loop's."""
+    torch.set_num_threads(threads)
     loops = {
         "plain loop, fp32": PlainLoop(environments, DOMAINS, "mnist-cnn", BATCH, CPU).step,
         "domainwise, fp32": engine(environments, "fp32"),
@@ -55,32 +46,46 @@ def main() -> None:
         loops["domainwise, bf16"] = engine(environments, "bf16")
     except UserError as error:
         print(error)
+    clock = time.thread_time if given.busy else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in loops}
-    for (name, step), turn in zip(cycle(loops.items()), range(len(loops) * (arguments.rounds + 1)), strict=False):
-        started = clock()
-        for _ in range(arguments.steps):
-            step()
-        if turn >= len(loops):  # the first round warms up
-            times[name].append((clock() - started) / arguments.steps)
-    plain = statistics.median(times["plain loop, fp32"])
-    results = {
+    for turn in range(given.rounds + 1):
+        for name, step in loops.items():
+            started = clock()
+            for _ in range(given.steps):
+                step()
+            if turn > 0:  # the first round warms up
+                times[name].append((clock() - started) / given.steps)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    plain = medians["plain loop, fp32"]
+    return {
         name: {
-            "seconds_per_step": statistics.median(values),
-            "images_per_second": BATCH * len(DOMAINS) / statistics.median(values),
-            "times_plain": plain / statistics.median(values),
+            "seconds_per_step": seconds,
+            "images_per_second": BATCH * len(DOMAINS) / seconds,
+            "times_plain": plain / seconds,
         }
-        for name, values in times.items()
+        for name, seconds in medians.items()
     }
-    print(
-        f"MNIST CNN, ERM, {len(DOMAINS)} x {BATCH} images, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
-    for name, row in results.items():
-        print(
-            f"{name:20s} {1000 * row['seconds_per_step']:8.1f} ms/step {row['images_per_second']:8.0f} images/s"
-            f" {row['times_plain']:6.2f}x"
-        )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--busy", action="store_true", help="one thread, in CPU time: for a machine that does more")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    environments = DATASETS.find(DATASET).load()
+    results = {}
+    for threads in [1] if given.busy else sorted({1, torch.get_num_threads()}):
+        results[threads] = measure(environments, threads, given)
+        print(f"MNIST CNN, ERM, {len(DOMAINS)} x {BATCH} images, threads: {threads}, torch {torch.__version__}")
+        for name, row in results[threads].items():
+            print(
+                f"{name:20s} {1000 * row['seconds_per_step']:8.1f} ms/step {row['images_per_second']:8.0f} images/s"
+                f" {row['times_plain']:6.2f}x"
+            )
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
