@@ -1,5 +1,6 @@
 """Pages and the records they stand on: what a place shows is what the records say, and what is missing is not run."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,13 @@ PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) 
 def test_pages_show_what_the_records_say(page: Path) -> None:
     text = page.read_text()
     assert filled(text, ROOT / "results") == text, "make docs brings it up to date"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_of_prose_begins_with_a_place(page: Path) -> None:
+    """Markdown would take it for the beginning of a block, and break the paragraph there."""
+    lines = page.read_text().splitlines()
+    assert not [line for line in lines if re.match(r" *<!-- results: .*<!-- /results -->", line)]
 
 
 def test_every_published_experiment_is_shown() -> None:
