@@ -65,7 +65,7 @@ def layer_problem(inputs: int, channels: int, height: int, width: int) -> Given:
 
 
 def fused_layer(*given: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.ops.domainwise.first_layer(*given, GROUPS, EPS, dtype)[0]
+    return torch.ops.domainwise.first_layer(*given, GROUPS, EPS, dtype, True)[0]
 
 
 def exact_layer(image: Tensor, kernel: Tensor, *affine: Tensor) -> Tensor:
@@ -156,6 +156,15 @@ def test_what_is_not_wanted_changes_nothing(problem: tuple[Function, Given]) -> 
 
 
 @needs_triton
+def test_a_first_layer_that_keeps_nothing_gives_the_same() -> None:
+    given = layer_problem(2, 64, 9, 7)
+    y, nothing, *statistics = torch.ops.domainwise.first_layer(*given, GROUPS, EPS, torch.float32, False)
+    kept, _, *others = torch.ops.domainwise.first_layer(*given, GROUPS, EPS, torch.float32, True)
+    assert torch.equal(y, kept) and nothing.numel() == 0
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(statistics, others, strict=True))
+
+
+@needs_triton
 def test_any_memory_format_will_do() -> None:
     x, *affine = norm_problem((3, 64, 7, 5))
     assert agree(fused_norm, exact_norm, (x.contiguous(), *affine), 1e-6)
@@ -201,8 +210,9 @@ def test_the_kernels_keep_what_torch_is_told_of_them() -> None:
             given = (torch.ones_like(y), x, *affine[:2], mean, scale, pooled, wanted)
             library.opcheck(operations.relu_group_norm_backward, given, **checks)
     for dtype in (torch.float32, torch.bfloat16):
-        y, *kept = operations.first_layer(*layer, GROUPS, EPS, dtype)
-        library.opcheck(operations.first_layer, (*layer, GROUPS, EPS, dtype), **checks)
+        y, *kept = operations.first_layer(*layer, GROUPS, EPS, dtype, True)
+        for keep in (False, True):
+            library.opcheck(operations.first_layer, (*layer, GROUPS, EPS, dtype, keep), **checks)
         for wanted in ((False, True), (True, False), (True, True)):
             given = (torch.ones_like(y), kept[0], image, kernel, affine[1], *kept[1:], *wanted)
             library.opcheck(operations.first_layer_backward, given, **checks)

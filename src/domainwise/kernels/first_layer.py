@@ -26,11 +26,12 @@ def _forward(
     groups: int,
     eps: float,
     dtype: torch.dtype,
+    kept: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y = norm(r) in channels_last and this dtype, and for the backward pass r, its means and 1 / deviations [N, G]."""
+    """y = norm(r) in channels_last and this dtype; for a backward pass r, if kept, its means and 1 / deviations [N, G]."""
     from domainwise.kernels import first_layer_triton
 
-    return first_layer_triton.forward(image, kernel, shift, weight, bias, groups, eps, dtype)
+    return first_layer_triton.forward(image, kernel, shift, weight, bias, groups, eps, dtype, kept)
 
 
 @_forward.register_fake
@@ -43,11 +44,12 @@ def _(
     groups: int,
     eps: float,  # noqa: ARG001
     dtype: torch.dtype,
+    kept: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     statistics = image.new_empty(len(image), groups)
     shape = (len(image), len(kernel), *image.shape[2:])
     y = torch.empty(shape, dtype=dtype, device=image.device, memory_format=torch.channels_last)
-    return y, torch.empty_like(y), statistics, torch.empty_like(statistics)
+    return y, torch.empty_like(y) if kept else y.new_empty(0), statistics, torch.empty_like(statistics)
 
 
 @library.custom_op("domainwise::first_layer_backward", mutates_args=())
@@ -85,7 +87,7 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.groups, ctx.eps, _ = inputs
+    *tensors, ctx.groups, ctx.eps, _, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output[1:])
 
@@ -99,7 +101,7 @@ def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
             x = F.conv2d(image, kernel, shift, padding=1)
             return group_norm.plain(x, weight, bias, groups=ctx.groups, eps=ctx.eps)
 
-        return *group_norm.again(same, tuple(tensors), dy), None, None, None
+        return *group_norm.again(same, tuple(tensors), dy), None, None, None, None
     image_wanted, wanted = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:5])
     dimage, sums = torch.ops.domainwise.first_layer_backward(
         dy, r, image, kernel, weight, mean, scale, image_wanted, wanted
@@ -107,7 +109,7 @@ def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
     slopes: tuple[Tensor | None, ...] = (None, None, None, None)
     if wanted:
         slopes = (sums[3:].t().reshape(kernel.shape), sums[0], sums[1], sums[2])
-    return dimage if image_wanted else None, *slopes, None, None, None
+    return dimage if image_wanted else None, *slopes, None, None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_save)

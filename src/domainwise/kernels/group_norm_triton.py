@@ -24,6 +24,14 @@ WARPS = 4
 
 
 @triton.jit
+def _place(CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr):
+    """A program's sample and channels; neighbours share a sample, whose memory they read side by side."""
+    BLOCKS: tl.constexpr = CHANNELS // BLOCK_CHANNELS
+    channels = tl.program_id(0) % BLOCKS * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    return tl.program_id(0) // BLOCKS, channels
+
+
+@triton.jit
 def _tile(sample, channels, first, pixels, CHANNELS: tl.constexpr, BLOCK_PIXELS: tl.constexpr):
     """Offsets and mask of some pixels of a sample, [BLOCK_PIXELS, BLOCK_CHANNELS]."""
     pixel = first + tl.arange(0, BLOCK_PIXELS)
@@ -55,9 +63,10 @@ def _forward_kernel(
     BLOCK_CHANNELS: tl.constexpr,
     BLOCK_PIXELS: tl.constexpr,
 ):
-    sample = tl.program_id(0)
-    channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    sample, channels = _place(CHANNELS, BLOCK_CHANNELS)
     shift = tl.load(shift_at + channels).to(tl.float32)
+    weight = tl.load(weight_at + channels).to(tl.float32)
+    bias = tl.load(bias_at + channels).to(tl.float32)
     every_sum = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     every_square = tl.zeros([BLOCK_PIXELS, BLOCK_CHANNELS], tl.float32)
     for first in range(0, pixels, BLOCK_PIXELS):
@@ -73,8 +82,8 @@ def _forward_kernel(
     group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
     tl.store(mean_at + group, mean, mask=channels % PER_GROUP == 0)
     tl.store(scale_at + group, scale, mask=channels % PER_GROUP == 0)
-    slope = scale * tl.load(weight_at + channels).to(tl.float32)
-    level = tl.load(bias_at + channels).to(tl.float32) - mean * slope
+    slope = scale * weight
+    level = bias - mean * slope
     if POOLED:
         tl.store(y_at + sample * CHANNELS + channels, sums / pixels * slope + level)
     else:
@@ -111,8 +120,7 @@ def _backward_kernel(
     BLOCK_CHANNELS: tl.constexpr,
     BLOCK_PIXELS: tl.constexpr,
 ):
-    sample = tl.program_id(0)
-    channels = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    sample, channels = _place(CHANNELS, BLOCK_CHANNELS)
     group = sample * (CHANNELS // PER_GROUP) + channels // PER_GROUP
     shift = tl.load(shift_at + channels).to(tl.float32)
     mean = tl.load(mean_at + group)
@@ -157,7 +165,7 @@ def forward(
     y = x.new_empty(samples, channels, dtype=torch.float32) if pooled else torch.empty_like(x)
     mean = x.new_empty(samples, groups, dtype=torch.float32)
     scale = torch.empty_like(mean)
-    _forward_kernel[samples, channels // BLOCK_CHANNELS](
+    _forward_kernel[samples * (channels // BLOCK_CHANNELS),](
         x,
         shift,
         weight,
@@ -186,7 +194,7 @@ def backward(
     samples, channels, height, width = x.shape
     dx = torch.empty_like(x)
     sums = x.new_empty(samples if wanted else 0, 3, channels, dtype=torch.float32)
-    _backward_kernel[samples, channels // BLOCK_CHANNELS](
+    _backward_kernel[samples * (channels // BLOCK_CHANNELS),](
         dy,
         x,
         shift,

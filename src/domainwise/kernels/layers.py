@@ -15,7 +15,8 @@ def conv_relu_group_norm(x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm, 
     affine = (convolution.bias, norm.weight, norm.bias, norm.num_groups, norm.eps)
     if first_layer.fits(x, convolution, norm) and not pool:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cuda") else x.dtype
-        first: Tensor = torch.ops.domainwise.first_layer(x, convolution.weight, *affine, dtype)[0]
+        kept = torch.is_grad_enabled()
+        first: Tensor = torch.ops.domainwise.first_layer(x, convolution.weight, *affine, dtype, kept)[0]
         return first
     convolved = convolution._conv_forward(x, convolution.weight, None)
     later: Tensor = torch.ops.domainwise.relu_group_norm(convolved, *affine, pool)[0]

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-COLUMNS, ROWS = 32, 64
+COLUMNS, ROWS = 8, 128
 """Of a block of the table that is summed."""
 
 
