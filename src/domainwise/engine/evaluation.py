@@ -121,4 +121,4 @@ def chunk_size(environments: Environments) -> int:
     """Images judged at once: on a GPU as many small ones as keep it busy, and large ones as leave room for others."""
     if environments.device.type != "cuda":
         return 500
-    return min(max(256, 2**20 // (environments.images[0].numel() // environments.shape[0])), 1024)
+    return min(max(256, 2**21 // (environments.images[0].numel() // environments.shape[0])), 2048)
