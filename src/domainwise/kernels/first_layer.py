@@ -28,7 +28,7 @@ def _forward(
     dtype: torch.dtype,
     kept: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y = norm(r) in channels_last and this dtype; for a backward pass r, if kept, its means and 1 / deviations [N, G]."""
+    """y = norm(r) in channels_last and this dtype; for a backward pass r (if kept), means, 1 / deviations [N, G]."""
     from domainwise.kernels import first_layer_triton
 
     return first_layer_triton.forward(image, kernel, shift, weight, bias, groups, eps, dtype, kept)
