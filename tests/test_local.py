@@ -19,6 +19,7 @@ from domainwise.runs import Run
 from domainwise.sweep import local
 from domainwise.sweep.events import Event, Settings, mark_failed
 from domainwise.sweep.local import execute
+from domainwise.sweep.status import standing
 from processes import alive, all_gone, quick_context
 
 
@@ -162,6 +163,27 @@ def test_a_run_whose_training_raises_fails_with_its_reason(tmp_path: Path, prepa
     assert ends[harmless].status == "done"
 
 
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_run_whose_records_are_damaged_fails_alone(tmp_path: Path, ended: bool, line: int, retry: bool) -> None:
+    damaged, harmless = plan("ERM", steps=2), plan("DAT", steps=2)
+    folder = RunFolder(tmp_path, damaged)
+    folder.create()
+    folder.append([Record(damaged.id, step, "scene1", "in", 0.5, 1.0, 0.1) for step in (0, 1)])
+    if ended:
+        folder.append([Status(damaged.id, 1, "done", "")])
+    lines = folder.records_file.read_bytes().splitlines(keepends=True)
+    lines[line] = b"\0" * 40 + b"\n"
+    folder.records_file.write_bytes(b"".join(lines))
+    for _ in range(2):
+        told = execute((damaged, harmless), replace(settings(tmp_path), retry=retry), workers=1)
+        ends = {event.run: event.ended for event in told if event.ended}
+        assert ends[damaged].status == "failed" and ends[harmless].status == "done"
+        assert f"records.jsonl, line {line % len(lines) + 1}: not a record" in ends[damaged].reason
+        assert standing(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
+
+
 def test_a_run_can_be_marked_failed_before_it_left_anything(tmp_path: Path) -> None:
     status = mark_failed(tmp_path, RUNS[0], "two\nlines")
     assert (status.status, status.reason) == ("failed", "two lines")
@@ -215,6 +237,7 @@ from pathlib import Path
 from domainwise.runs import Run
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
+from domainwise.sweep.status import standing
 if __name__ == "__main__":
     run = Run.plan("BackgroundDigits", "ERM", [0], hparams={"batch_size": 8}, steps=100_000, evaluate_every=50_000)
     for event in execute([run], Settings(Path(sys.argv[1]), "cpu"), workers=1):

@@ -281,6 +281,16 @@ def test_json_that_is_no_record_names_file_and_line(folder: RunFolder, run: Run,
         folder.read()
 
 
+@pytest.mark.parametrize("damage", ["", "{", "3", "[]", "{}", '{"step": null}', '{"step": "x"}', '{"step": Infinity}'])
+def test_a_damaged_last_line_tells_no_step(folder: RunFolder, run: Run, damage: str) -> None:
+    assert folder.last_step() is None
+    folder.append(rows(run))
+    assert folder.last_step() == 2
+    with folder.records_file.open("a") as file:
+        file.write(f"{damage}\n")
+    assert folder.last_step() is None
+
+
 def test_damage_in_the_middle_is_found_even_if_the_last_line_is_cut_too(folder: RunFolder, run: Run) -> None:
     folder.append(rows(run))
     data = folder.records_file.read_bytes()

@@ -110,22 +110,27 @@ class RunFolder:
         return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
 
     def status(self) -> Status | None:
-        """How the run ended, if it has: the last whole line of its records, read without the rest."""
+        """How the run ended, if it has: the last whole line of its records, read without the rest until it has.
+
+        One whose records are damaged has failed, whatever they say of its end.
+        """
         try:
             last = files.last_line(self.records_file)
         except FileNotFoundError:
             return None
         if b'"status"' not in last:
             return None
-        return self.read()[1]
+        try:
+            return self.read()[1]
+        except UserError as damage:
+            return Status(self.run.id, self.last_step() or 0, "failed", str(damage))
 
     def last_step(self) -> int | None:
-        """The step of the last evaluation, if there was one."""
+        """The step of the last evaluation, if there was one and it can be read."""
         try:
-            last = files.last_line(self.records_file)
-        except FileNotFoundError:
+            return int(json.loads(files.last_line(self.records_file))["step"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
             return None
-        return int(json.loads(last)["step"]) if last else None
 
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
