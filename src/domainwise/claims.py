@@ -26,8 +26,10 @@ class Busy(Exception):
 
 @cache
 def machine() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"
+    """Where process numbers mean the same: a computer since its start, and on it a container with its own numbers."""
+    boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    known = [boot.read_text().strip() if boot.exists() else "", os.readlink(numbers) if numbers.exists() else ""]
+    return "/".join([socket.gethostname(), *known])
 
 
 def birth(pid: int) -> str | None:
