@@ -178,7 +178,7 @@ def test_a_restarted_machine_is_another(tmp_path: Path) -> None:
 def test_a_container_of_the_same_name_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes have numbers that mean nothing here: judged by their heartbeats."""
     with monkeypatch.context() as there:
-        there.setattr(os, "readlink", lambda _: "pid:[1]")
+        there.setattr(Path, "readlink", lambda _: Path("pid:[1]"))
         theirs = machine.__wrapped__()
     leave(tmp_path, owner(os.getpid(), machine=theirs, birth="1"))
     assert not is_free(tmp_path)

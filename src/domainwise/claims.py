@@ -28,7 +28,7 @@ class Busy(Exception):
 def machine() -> str:
     """Where process numbers mean the same: a computer since its start, and on it a container with its own numbers."""
     boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    known = [boot.read_text().strip() if boot.exists() else "", os.readlink(numbers) if numbers.exists() else ""]
+    known = [boot.read_text().strip() if boot.exists() else "", str(numbers.readlink()) if numbers.exists() else ""]
     return "/".join([socket.gethostname(), *known])
 
 
