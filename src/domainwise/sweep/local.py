@@ -80,12 +80,13 @@ class _Pool:
                 run = self.waiting.popleft()
                 self.attempts[run] += 1
                 worker.give(run)
-            busy = {worker.pipe: worker for worker in self.crew if worker.runs}
+            busy = [worker for worker in self.crew if worker.runs]
             if not busy and not self.elsewhere:
                 return
-            ready = wait(list(busy), timeout=ELSEWHERE_SECONDS if self.elsewhere else None)
-            for pipe in ready:
-                yield from self.hear(next(worker for p, worker in busy.items() if p is pipe))
+            ready = wait([worker.pipe for worker in busy], timeout=ELSEWHERE_SECONDS if self.elsewhere else None)
+            for worker in busy:
+                if worker.pipe in ready:
+                    yield from self.hear(worker)
             yield from self.look_elsewhere()
 
     def emptiest(self) -> "_Worker":
