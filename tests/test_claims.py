@@ -1,10 +1,12 @@
 """Claims: who works on a run; never two at once, and never nobody for long."""
 
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
@@ -219,8 +221,27 @@ def test_a_holder_is_heard_of_again_and_again(tmp_path: Path, monkeypatch: pytes
 
     with Claim(tmp_path) as claim:
         assert beats(claim.path, 10) and beats(claim.path, 10)
+        with monkeypatch.context() as disturbed:
+            errors: list[int] = []
+
+            def fail(_: Path) -> None:
+                errors.append(errno.ESTALE)
+                raise OSError(errno.ESTALE, "Stale file handle")
+
+            disturbed.setattr(os, "utime", fail)
+            while not errors:
+                time.sleep(0.01)
+        assert beats(claim.path, 10), "also after its folder was out of reach"
     time.sleep(0.05)
     assert not beats(claim.path, 0.1)
+
+
+def test_a_heart_stops_when_its_claim_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.01)
+    heart = threading.Thread(target=Claim(tmp_path / "gone")._beat, daemon=True)
+    heart.start()
+    heart.join(10)
+    assert not heart.is_alive()
 
 
 def test_a_holder_taken_for_dead_sees_it_and_leaves_the_other_alone(tmp_path: Path) -> None:

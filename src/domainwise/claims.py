@@ -91,8 +91,10 @@ class Claim:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             try:
                 os.utime(self.path)
-            except OSError:
+            except FileNotFoundError:
                 return
+            except OSError:  # a shared folder out of reach for a while
+                continue
 
     def __exit__(self, *_: object) -> None:
         if not self._stop.is_set():
