@@ -53,6 +53,12 @@ def test_cells_are_matched_by_dataset_algorithm_domain_and_selection(
     assert all(cell["mean"] is None and cell["ours"] is None for cell in of_paper(found["cells"], algorithm="UAT"))
 
 
+def test_a_single_trial_has_no_error(domainwise: Command, tmp_path: Path) -> None:
+    keep(tmp_path, colours("ERM", "-90%"), 0.3)
+    cells = standard_json(domainwise("table", tmp_path, "--paper", "cmnist", "--json").out)["cells"]
+    assert {cell["error"] for cell in of_paper(cells, algorithm="ERM", domain="-90%")} == {None}
+
+
 @pytest.mark.parametrize(("paper", "ours", "missing"), [("cmnist", 16, 8), ("table1", 2, 70)])
 @pytest.mark.parametrize("form", ["terminal", "markdown", "latex"])
 def test_what_was_not_run_is_marked(

@@ -57,6 +57,19 @@ def test_cells_gaps_and_effort(root: Path) -> None:
     assert block[2].startswith("| ERM | 51.0 ± 0.7 |") and "oracle" in block[-1]
 
 
+def test_numbers_as_if_runs_had_been_shorter_and_against_another(root: Path, tmp_path: Path) -> None:
+    runs = [replace(colours("DAT", unseen), trial=trial) for unseen in COLOURS for trial in (0, 1)]
+    for run in runs:
+        kept = keep(tmp_path / "runs", run, 0.7)
+        lines = kept.records_file.read_text().replace('"accuracy": 0.7', '"accuracy": 0.3', 1)
+        kept.records_file.write_text(lines)
+    publish(tmp_path / "runs", tmp_path / "short")
+    words = "mean short DAT average oracle"
+    assert answer(tmp_path, words) == answer(tmp_path, f"{words} until=20") == "70.0 ± 0.0"
+    assert answer(tmp_path, f"{words} until=19") == "30.0 ± 0.0"
+    assert answer(root, "gap cmnist ERM oracle against=DAT").startswith("-10.0 ± 0.0 points over 6 pairs of runs")
+
+
 def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
     for words in ("table nothing oracle", "mean cmnist IRM average oracle", "gap cmnist IRM oracle"):
         assert answer(root, words) == "not run"
@@ -113,13 +126,14 @@ def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> Non
     assert answer(tmp_path, "mean batch 'DAT (batch_size 128)' -90% oracle") == "64.0"
 
 
-def test_penalties_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs_differ_in", ["trial", "draw"])
+def test_penalties_at_the_end(tmp_path: Path, runs_differ_in: str) -> None:
     for algorithm, value in (("ERM", 4.0), ("DAT", 1.0)):
-        for trial in range(2):
-            run = colours(algorithm, "-90%", trial=trial, track=("penalties",))
+        for number in range(2):
+            run = colours(algorithm, "-90%", track=("penalties",), **{runs_differ_in: number})
             kept = keep(tmp_path / "runs", run, 0.5)
             for step, factor in ((0, 100.0), (20, 1.0)):
-                pair = ((domain, factor * value * size) for domain, size in (("+90%", 0.5), ("+80%", 1.5 + trial)))
+                pair = ((domain, factor * value * size) for domain, size in (("+90%", 0.5), ("+80%", 1.5 + number)))
                 kept.append_penalties([PenaltyRecord(run.id, step, domain, one, one, one, one) for domain, one in pair])
     publish(tmp_path / "runs", tmp_path / "theory")
     assert answer(tmp_path, "penalty theory irm DAT ERM") == (

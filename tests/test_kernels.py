@@ -161,6 +161,9 @@ def test_a_first_layer_that_keeps_nothing_gives_the_same() -> None:
     y, nothing, *statistics = torch.ops.domainwise.first_layer(*given, GROUPS, EPS, torch.float32, False)
     kept, _, *others = torch.ops.domainwise.first_layer(*given, GROUPS, EPS, torch.float32, True)
     assert torch.equal(y, kept) and nothing.numel() == 0
+    with_gradient = torch.ops.domainwise.first_layer(given[0].requires_grad_(), *given[1:], GROUPS, EPS, y.dtype, False)
+    with pytest.raises(RuntimeError, match="kept=False"):
+        with_gradient[0].sum().backward()
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(statistics, others, strict=True))
 
 

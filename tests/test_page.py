@@ -134,7 +134,7 @@ def test_an_unfinished_sweep_says_how_much_is_done_and_how_to_retry_what_failed(
     text = page(tmp_path)
     assert "1 of 6 runs done, 0 running, 3 to come" in text and "2 of 6 runs have no result" in text
     assert "no &lt;memory&gt; left" in text and "not finite" in text
-    assert text.count("--retry") == 1 and f"--steps 41 --evaluate-every 10 --out {tmp_path} --retry" in text
+    assert text.count("--retry") == 1 and f"--steps 41 --evaluate-every 10 --precision fp32 --out {tmp_path} --retry" in text
 
 
 def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,10 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
 
     facts: dict[str, Any] = {"steps": 41, "test_domains": ("-90%",), "pairs": True, "hparams": {"eps": 2.0}}
     plan = Plan("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
-    follow(sweep_command(plan, tmp_path))
-    assert made.pop() == [plan]
+    for precision in ("bf16", "fp32"):
+        follow(sweep_command(replace(plan, precision=precision), tmp_path))
+        assert made.pop() == [replace(plan, precision=precision)]
+    assert "--precision fp32" in str(sweep_command(replace(plan, precision="fp32"), tmp_path)), "a GPU's is another"
     assert sweep_command(replace(plan, variant="l2"), tmp_path) is None
     run = colours("DAT", "-90%", draw=3, trial=1, hparams={"eps": 0.5, "norm": "linf", "clip_low": None}, seed=4)
     follow(train_command(run, tmp_path))

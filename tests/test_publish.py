@@ -188,6 +188,8 @@ def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwis
     ):
         assert domainwise(*words).is_one_line_error, words
         assert not (tmp_path / "x").exists()
+    before = sorted(sweep.iterdir())
+    assert domainwise("publish", sweep, sweep).is_one_line_error and sorted(sweep.iterdir()) == before
     for damage in (b"\x1f\x8b", gzip.compress(b'{"run": 1}\n'), gzip.compress(b"nonsense\n")):
         (tmp_path / "empty" / FILE).write_bytes(damage)
         with pytest.raises(UserError, match="no published records"):

@@ -185,6 +185,15 @@ def test_differences_are_paired() -> None:
     assert str(result) == "+0.7 ± 1.5"
 
 
+def test_a_run_that_is_judged_on_several_domains_is_one_pair() -> None:
+    ours = {"a → b": {0: 5.0, 1: 9.0}, "a → c": {0: 1.0, 1: 1.0}, "b → a": {0: 2.0}}
+    theirs = {"a → b": {0: 1.0, 1: 1.0}, "a → c": {0: 3.0, 1: 1.0}, "b → a": {0: 4.0}}
+    result = paired(ours, theirs)
+    gaps = [(4 - 2) / 2, (8 + 0) / 2, -2]
+    assert result is not None and (result.n, result.ahead, result.behind) == (3, 2, 1)
+    assert result.mean == pytest.approx(np.mean(gaps))
+
+
 def test_differences_of_nothing_and_of_one_pair() -> None:
     assert paired({"a": {0: 1.0}}, {"a": {1: 1.0}}) is None
     assert paired({"a": {0: 3.0}}, {"a": {0: 1.0}}) == Difference(2.0, None, ahead=1, behind=0, n=1)

@@ -175,7 +175,7 @@ def test_a_real_gap_is_shipped_and_noise_is_not(tmp_path: Path) -> None:
     record(plan, tmp_path / "real", noisy(0.1))
     real = comparison(plan, tmp_path / "real")
     assert real.winner == "DAT" and real.clear("DAT") and real.baseline == "ERM"
-    assert real.sentence.startswith("Ship DAT: on domains never seen it is ahead of ERM by +")
+    assert real.sentence.startswith("Ship DAT: on the domains left out it is ahead of ERM by +")
     assert "over 9 pairs of runs" in real.sentence and real.chosen().algorithm == "DAT"
     record(plan, tmp_path / "noise", noisy(0.0))
     noise = comparison(plan, tmp_path / "noise")

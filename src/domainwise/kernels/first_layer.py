@@ -94,6 +94,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _gradients(ctx: Any, dy: Tensor, *_: None) -> tuple[Tensor | None, ...]:
     *tensors, r, mean, scale = ctx.saved_tensors
+    if not r.numel():
+        raise RuntimeError("the first layer was computed with kept=False: it has no gradient")
     image, kernel, _, weight, _ = tensors
     if torch.is_grad_enabled():  # the gradient is to be differentiated again
 

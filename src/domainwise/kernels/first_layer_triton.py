@@ -1,6 +1,7 @@
 """A 3x3 convolution of few channels, bias, ReLU and GroupNorm as Triton kernels, forward and backward.
 
-The convolution is a product with the columns of the image (`columns_triton`). What is kept is r, its result after ReLU;
+The convolution is a product with the columns of the image (`columns_triton`). What is kept is r, its result after ReLU,
+rounded to the dtype of y, which is found from it; means and deviations are those of r before it is rounded;
 where nothing is to be kept, it lies for a while where y will be. With dx the gradient of the convolution's result as in
 `group_norm_triton`, the gradients are
 

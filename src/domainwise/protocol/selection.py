@@ -6,7 +6,7 @@ unseen domain's `in` accuracy there. Ties go to the highest draw, as in DomainBe
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,11 @@ class Curve:
             values.setdefault((record.domain, record.split), {})[record.step] = record.accuracy
         steps = tuple(sorted(set.intersection(*(set(v) for v in values.values())))) if values else ()
         return cls(run, steps, {part: np.array([v[step] for step in steps]) for part, v in values.items()})
+
+    def until(self, step: int) -> "Curve":
+        """The same run as if it had ended after this step."""
+        kept = sum(own <= step for own in self.steps)
+        return replace(self, steps=self.steps[:kept], accuracy={part: v[:kept] for part, v in self.accuracy.items()})
 
     def mean(self, domains: Sequence[str], split: str) -> Floats | None:
         """The mean accuracy over domains, per step; None where one was not judged."""

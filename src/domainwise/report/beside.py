@@ -144,7 +144,7 @@ def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, floa
         return (sum(known) / len(known), None) if known and len(known) == len(own) else None
     column = _column(cell)
     value = row.cells.get(column) if column != "average" else row.average if _is_whole(table) else None
-    return (value.mean, value.error) if value is not None else None
+    return (value.mean, value.error if value.n > 1 else None) if value is not None else None
 
 
 def _from(train: str, table: AccuracyTable) -> list[str]:

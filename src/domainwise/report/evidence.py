@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -55,14 +56,17 @@ class Results:
     def there(self) -> bool:
         return self.folder.is_dir() and is_published(self.folder)
 
-    def of_rule(self, rule: str) -> AccuracyTable:
-        found = tables(self.collection, rule)
+    def of_rule(self, rule: str, until: str = "", against: str = "ERM") -> AccuracyTable:
+        collection = self.collection
+        if until:
+            collection = replace(collection, curves=tuple(curve.until(int(until)) for curve in collection.curves))
+        found = tables(collection, rule, against)
         if len(found) != 1:
             raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
         return found[0]
 
-    def row(self, name: str, rule: str) -> Row | None:
-        return next((r for r in self.of_rule(rule).rows if r.method in (name, f"{name}{PAPERS}")), None)
+    def row(self, name: str, rule: str, **limits: str) -> Row | None:
+        return next((r for r in self.of_rule(rule, **limits).rows if r.method in (name, f"{name}{PAPERS}")), None)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -106,22 +110,22 @@ def table(results: Results, rule: str) -> str:
     return "\n".join([*lines, "", f"{'. '.join(caption)}."])
 
 
-def mean(results: Results, name: str, column: str, rule: str) -> str:
+def mean(results: Results, name: str, column: str, rule: str, **limits: str) -> str:
     """One cell, or the average over the unseen domains."""
-    row = results.row(name, rule)
+    row = results.row(name, rule, **limits)
     value = None if row is None else row.average if column == "average" else row.cells.get(column)
     return NOT_RUN if value is None else str(value)
 
 
-def minus(results: Results, name: str, rule: str) -> str:
+def minus(results: Results, name: str, rule: str, **limits: str) -> str:
     """How far a method is from ERM, in points."""
-    row = results.row(name, rule)
+    row = results.row(name, rule, **limits)
     return NOT_RUN if row is None or row.difference is None else str(row.difference)
 
 
-def gap(results: Results, name: str, rule: str) -> str:
+def gap(results: Results, name: str, rule: str, **limits: str) -> str:
     """How far a method is from ERM, over how many pairs of runs."""
-    row = results.row(name, rule)
+    row = results.row(name, rule, **limits)
     if row is None or row.difference is None:
         return NOT_RUN
     found = row.difference
@@ -205,7 +209,7 @@ def penalties(results: Results) -> str:
 
 
 def penalty(results: Results, which: str, name: str, other: str) -> str:
-    """One method's penalty at the end beside another's, over the pairs of runs that share domain and trial."""
+    """One method's penalty at the end beside another's, over the pairs of runs that share domain, draw and trial."""
     last = _last_penalties(results)
     if name not in last or other not in last:
         return NOT_RUN
@@ -215,21 +219,21 @@ def penalty(results: Results, which: str, name: str, other: str) -> str:
     return f"{ours} after {name}, {theirs} after {other}, lower in {lower} of {len(pairs)} pairs of runs"
 
 
-def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int], dict[str, float]]]:
-    """method -> (unseen domain, trial) -> penalty -> mean over training domains, after the last step."""
-    found: dict[str, dict[tuple[str, int], dict[str, float]]] = {}
+def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int, int], dict[str, float]]]:
+    """method -> (unseen domain, draw, trial) -> penalty -> mean over training domains, after the last step."""
+    found: dict[str, dict[tuple[str, int, int], dict[str, float]]] = {}
     tracked = read_penalties(results.folder, results.runs)
     for run in (run for run in results.runs if run.id in tracked):
         rows = tracked[run.id]
         last: Sequence[PenaltyRecord] = [row for row in rows if row.step == rows[-1].step]
         means = {name: sum(getattr(row, name) for row in last) / len(last) for name in ("irm", "at", "dat", "ldat")}
-        found.setdefault(method(run), {})[run.test_domains[0], run.trial] = means
+        found.setdefault(method(run), {})[run.test_domains[0], run.draw, run.trial] = means
     return found
 
 
 def _small(values: Sequence[float]) -> str:
     found: Estimate = estimate(values)
-    return f"{found.mean:.2g} ± {found.error:.1g}"
+    return f"{found.mean:.2g} ± {found.error:.1g}" if found.n > 1 else f"{found.mean:.2g}"
 
 
 def figure(results: Results, name: str) -> str:
@@ -246,14 +250,20 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 
 
 def answer(root: Path, words: str) -> str:
-    """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes."""
+    """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
+
+    Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, or "against=DAT" in
+    place of ERM.
+    """
     question, name, *rest = shlex.split(words)
+    limits = dict(word.split("=") for word in rest if word.startswith(("until=", "against=")))
+    rest = [word for word in rest if not word.startswith(("until=", "against="))]
     if question not in ASKABLE:
         raise unknown("question to results", question, ASKABLE)
     results = Results(root / name)
     if not results.there:
         return NOT_RUN
-    return ASKABLE[question](results, *rest)
+    return ASKABLE[question](results, *rest, **limits)
 
 
 def filled(text: str, root: Path) -> str:

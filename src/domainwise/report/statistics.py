@@ -11,6 +11,7 @@ from domainwise.sweep.collection import searches
 
 Scores = dict[str, dict[str, dict[int, float]]]
 """method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
+ARROW = " → "
 Choices = dict[str, dict[str, dict[int, Choice]]]
 """method -> column -> trial -> what a rule chose."""
 
@@ -34,7 +35,8 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """A minus B over pairs that share domain, trial, splits, initial weights and batches."""
+    """A minus B over pairs that share domain, trial and splits, and where both chose the same draw also initial weights
+    and batches."""
 
     mean: float
     error: float | None  # unknown from a single pair
@@ -65,7 +67,7 @@ def choices(curves: Sequence[Curve], rule: str) -> Choices:
     for (method, source, unseen, trial), draws in searches(curves).items():
         choice = select(draws, unseen, rule)
         if choice is not None:
-            column = f"{source} → {unseen}" if source else unseen
+            column = f"{source}{ARROW}{unseen}" if source else unseen
             found.setdefault(method, {}).setdefault(column, {})[trial] = choice
     return found
 
@@ -92,9 +94,16 @@ def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -
 
 
 def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference | None:
-    """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation."""
-    gaps = [a[c][t] - b[c][t] for c in a if c in b for t in a[c] if t in b[c]]
-    if not gaps:
+    """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation.
+
+    What was trained on one domain and judged on several is one pair, by its mean over them.
+    """
+    by_pair: dict[tuple[str, int], list[float]] = {}
+    for column in (column for column in a if column in b):
+        for trial in (trial for trial in a[column] if trial in b[column]):
+            by_pair.setdefault((column.partition(ARROW)[0], trial), []).append(a[column][trial] - b[column][trial])
+    if not by_pair:
         return None
+    gaps = [float(np.mean(own)) for own in by_pair.values()]
     error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else None
     return Difference(float(np.mean(gaps)), error, sum(g > 0 for g in gaps), sum(g < 0 for g in gaps), len(gaps))

@@ -14,10 +14,12 @@ from domainwise.sweep.plan import Plan
 
 OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
+NAMED_ALWAYS = ("precision",)
+"""Whose option depends on the device where it is not given."""
 
 
 def sweep_command(plan: Plan, out: Path) -> str | None:
-    """`domainwise sweep` with what differs from its defaults; None for a plan that only `reproduce` can make."""
+    """`domainwise sweep` with what differs from its defaults; None for ranges of `reproduce`'s and cells of a grid."""
     if plan.ranges or plan.variant:
         return None
     options = [option for field in fields(plan) for option in _option(field, getattr(plan, field.name))]
@@ -27,7 +29,7 @@ def sweep_command(plan: Plan, out: Path) -> str | None:
 def _option(field: Field[Any], value: Any) -> Iterator[str]:
     default = field.default if field.default is not MISSING else None
     name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
-    if value == default or value == ():
+    if (value == default and field.name not in NAMED_ALWAYS) or value == ():
         return
     if isinstance(value, Mapping):
         yield from _hparams(value)

@@ -37,6 +37,8 @@ def publish(folder: Path, target: Path) -> Publication:
     """
     if is_published(folder):
         raise UserError(f"{folder} holds published records: give the sweep's own folder")
+    if target.resolve() == folder.resolve():
+        raise UserError(f"{target} is the sweep's own folder: publish into another")
     collection = collect(folder)
     plans = list(saved_plans(folder))
     ended = {run.id for run in collection.runs if run.id in collection.statuses}
