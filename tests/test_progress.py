@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.records import Status
+from domainwise.records import Record, RunFolder, Status
 from domainwise.report import progress
 from domainwise.runs import Run
 from domainwise.sweep.events import Event
+from domainwise.sweep.status import standing
 
 
 def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +27,15 @@ def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: p
     watch.note(Event(second, 0, Status(second.id, 0, "failed", "no")))
     assert watch.line.startswith("1/4 done, 1 running, 1 failed, 1 remaining")
     assert watch.statuses[second].status == "failed" and watch.best_line == ""
+
+
+def test_a_run_that_was_never_judged_says_nothing_of_the_time_left(tmp_path: Path) -> None:
+    """As one trained on all there is, with nothing held out."""
+    unjudged, judged, waiting = (Run.plan("BackgroundDigits", "ERM", [0], trial=t, steps=100) for t in range(3))
+    for run in (unjudged, judged):
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append([Record(run.id, 99, "scene1", "in", 0.5, 1.0, 7.0)] if run == judged else [])
+        folder.append([Status(run.id, 99, "done", "")])
+    assert standing(tmp_path, [unjudged, waiting]).seconds_left is None
+    assert standing(tmp_path, [unjudged, judged, waiting]).seconds_left == 7.0

@@ -54,8 +54,8 @@ def standing(folder: Path, runs: Sequence[Run]) -> Standing:
         status = kept.status()
         if status is not None:
             statuses.append(status)
-            if status.status == "done" and len(statuses) <= SAMPLED:
-                seconds, work = seconds + kept.read()[0][-1].seconds, work + cost(run)
+            if status.status == "done" and len(statuses) <= SAMPLED and (records := kept.read()[0]):
+                seconds, work = seconds + records[-1].seconds, work + cost(run)
         else:
             left += cost(run)
             running += kept.path.exists() and holder(kept.path) is not None
