@@ -15,6 +15,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from domainwise.files import temporary_beside
+
 HEARTBEAT_SECONDS = 10.0
 DEAD_SECONDS = 90.0
 """How long another machine's heartbeat may be silent."""
@@ -131,7 +133,7 @@ def _alive(claim: Path) -> bool:
 
 def _folder_time(folder: Path) -> float:
     """Now, by the clock of the machine that keeps the folder."""
-    probe = folder / f".clock.{os.getpid()}.{threading.get_ident()}"
+    probe = temporary_beside(folder / "clock")
     try:
         probe.touch()
         return probe.stat().st_mtime

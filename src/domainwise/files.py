@@ -1,6 +1,7 @@
 """Files that are whole or absent, whatever happens while they are written."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,15 @@ TAIL = 1 << 16
 """Longer than any line."""
 
 
+def temporary_beside(path: Path) -> Path:
+    """A hidden name that nobody else has, not even a process of the same number on a machine that shares the folder."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
 @contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
     """A temporary file beside the target that is flushed to the disk and renamed into place if all goes well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -52,7 +58,7 @@ def writable_folder(path: Path, option: str = "--out") -> Path:
     """Makes the folder if need be; one that cannot be written to is the user's mistake, found before any work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe.{os.getpid()}"
+        probe = path / f".probe.{secrets.token_hex(4)}"
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -1,7 +1,6 @@
 """Archives from the internet: unpacked whole or not at all, inside their folder, plain files only."""
 
 import lzma
-import os
 import shutil
 import stat
 import tarfile
@@ -13,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from domainwise.errors import UserError
+from domainwise.files import temporary_beside
 
 MOST_BYTES = 64 * 2**30
 MOST_ENTRIES = 1_000_000
@@ -36,7 +36,7 @@ def extract(archive: Path, target: Path, *, most_bytes: int = MOST_BYTES, most_e
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is in the way of unpacking {archive}: remove it, or move it elsewhere")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(target)
     try:
         temporary.mkdir(parents=True)
         room = most_bytes

@@ -18,7 +18,6 @@ import math
 import mmap
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -147,7 +146,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
-    temporary = entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.tmp")
+    temporary = whole_files.temporary_beside(entry)
     temporary.mkdir()
     try:
         out = temporary / "images.bin"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.errors import UserError
+from domainwise.files import temporary_beside
 
 log = logging.getLogger("domainwise")
 
@@ -32,7 +33,7 @@ def convert(root: Path) -> None:
     if (base / CONVERTED).exists() or not images.is_dir() or not files:
         return
     wanted = sorted({entry for file in files for entry in _entries(file)})
-    temporary = base / f".{CONVERTED}.{os.getpid()}.tmp"
+    temporary = temporary_beside(base / CONVERTED)
     absent = 0
     try:
         for location, name, image in wanted:
