@@ -212,6 +212,12 @@ def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
     assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 10.0], [10, 70.0]]))
     (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
     assert marks.tolist() == [[10, 60], [10, 80]]
+    runs = [np.asarray(line.get_xydata()).tolist() for line in axis.lines[1:]]
+    assert runs == [[[0, 10], [10, pytest.approx(60)]], [[0, 10], [10, pytest.approx(80)]]]
+    for trial in range(2, 6):
+        keep(tmp_path, 0.7, trial=trial)
+    axis = panel(drawn("curves", tmp_path), "scene1")
+    assert len(axis.lines) == 1, "of six runs the standard error tells more"
 
 
 # files

@@ -109,7 +109,7 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     scale = Scale.around([50.0, 90.0])
     assert (scale(50.0), scale(70.0), scale(90.0)) == (4.0, 50.0, 96.0)
     assert Bar.of(scale, 70.0, 10.0, 90.0) == Bar(27.0, 50.0, 73.0, 96.0)
-    course = Course("DAT", (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),))
+    course = Course("DAT", (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),), ())
     (panel,) = panels({"photo": [course]})
     (line,) = panel.lines
     left, right = drawing.LEFT, drawing.WIDTH - drawing.RIGHT

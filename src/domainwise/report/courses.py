@@ -22,6 +22,8 @@ class Course:
     error: tuple[float, ...]
     chosen: tuple[tuple[int, float, int], ...]
     """(step, accuracy, trial)."""
+    runs: tuple[tuple[float, ...], ...]
+    """Of every trial its accuracies at these steps, as far as it reached."""
 
 
 def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str) -> Course:
@@ -36,7 +38,9 @@ def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str) -> 
     mean = tuple(float(np.mean(values[step])) for step in steps)
     error = tuple(float(np.std(values[step]) / len(values[step]) ** 0.5) for step in steps)
     chosen = tuple((choice.step, 100 * choice.accuracy, choice.run.trial) for _, choice in curves)
-    return Course(method, tuple(steps), mean, error, chosen)
+    reached = [dict(zip(curve.steps, curve.accuracy[unseen, "in"], strict=True)) for curve, _ in curves]
+    runs = tuple(tuple(100 * float(own[step]) for step in steps if step in own) for own in reached)
+    return Course(method, tuple(steps), mean, error, chosen, runs)
 
 
 def courses(curves: Sequence[Curve], found: Choices, columns: Sequence[str]) -> dict[str, list[Course]]:

@@ -9,11 +9,13 @@ from domainwise.report.statistics import accuracies, choices, estimate
 from domainwise.report.tables import table_of
 from domainwise.sweep.collection import method, read_penalties
 
+FEW = 5
+"""Trials that are drawn one by one instead of their standard error."""
 PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
 
 
 def curves(request: Request) -> Drawing:
-    """Accuracy on every unseen domain against steps: of what the rule chose, mean and standard error over trials."""
+    """Accuracy on every unseen domain against steps: of what the rule chose, the mean over trials and each of a few."""
     found = choices(request.curves, request.rule)
     order = [row.method for row in table_of(request.group, accuracies(found), request.rule).rows]
     by_column = courses(request.curves, {name: found[name] for name in order}, request.columns)
@@ -26,7 +28,10 @@ def curves(request: Request) -> Drawing:
         for one in own:
             colour, dash = styles[one.method]
             ink = LIGHT[colour]
-            line_with_band(axis, one.steps, one.mean, one.error, ink, one.method, dash)
+            few = len(one.runs) <= FEW
+            line_with_band(axis, one.steps, one.mean, [0.0] * len(one.mean) if few else one.error, ink, one.method, dash)
+            for run in one.runs if few else ():
+                axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
             axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
         axis.set(xlabel="step")
