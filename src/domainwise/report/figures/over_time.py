@@ -29,7 +29,8 @@ def curves(request: Request) -> Drawing:
             colour, dash = styles[one.method]
             ink = LIGHT[colour]
             few = len(one.runs) <= FEW
-            line_with_band(axis, one.steps, one.mean, [0.0] * len(one.mean) if few else one.error, ink, one.method, dash)
+            band = [0.0] * len(one.mean) if few else one.error
+            line_with_band(axis, one.steps, one.mean, band, ink, one.method, dash)
             for run in one.runs if few else ():
                 axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
