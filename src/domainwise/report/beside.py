@@ -15,6 +15,7 @@ from domainwise.paper.conditions import Conditions, differences
 from domainwise.paper.presets import Cell
 from domainwise.paper.tables import OVER_DATASETS, TABLES, PaperTable, Published, find_table
 from domainwise.report.formats import bars, booktabs, tex, tex_number
+from domainwise.report.statistics import ARROW
 from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import NETWORK as DOMAINBED
@@ -31,7 +32,7 @@ class Comparison:
 
     @property
     def place(self) -> str:
-        source = f"{self.paper.train} → " if self.paper.train else ""
+        source = f"{self.paper.train}{ARROW}" if self.paper.train else ""
         return f"{source}{self.paper.domain}"
 
     @property
@@ -108,7 +109,7 @@ def _distance(paper: PaperTable, table: AccuracyTable) -> tuple[bool, bool]:
 def _column(cell: Published) -> str:
     """Where a printed number belongs in a table of ours."""
     if cell.train is not None:
-        return f"{cell.train} → {cell.domain}"
+        return f"{cell.train}{ARROW}{cell.domain}"
     return "average" if cell.setting == "single" else cell.domain
 
 
@@ -150,8 +151,8 @@ def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, floa
 def _from(train: str, table: AccuracyTable) -> list[str]:
     """The columns of everything that a model trained on one domain is tested on."""
     if table.dataset not in DATASETS:
-        return [column for column in table.columns if column.startswith(f"{train} → ")]
-    return [f"{train} → {domain}" for domain in DATASETS.find(table.dataset).testable if domain != train]
+        return [column for column in table.columns if column.startswith(f"{train}{ARROW}")]
+    return [f"{train}{ARROW}{domain}" for domain in DATASETS.find(table.dataset).testable if domain != train]
 
 
 def _is_whole(table: AccuracyTable) -> bool:
@@ -160,7 +161,7 @@ def _is_whole(table: AccuracyTable) -> bool:
         return True
     data = DATASETS.find(table.dataset)
     sources = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
-    single = {f"{source} → {domain}" for source in sources for domain in data.testable if domain != source}
+    single = {f"{source}{ARROW}{domain}" for source in sources for domain in data.testable if domain != source}
     return (set(data.testable) if table.setting == "multi" else single) <= set(table.columns)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from domainwise.protocol.selection import Choice, Curve
-from domainwise.report.statistics import Choices
+from domainwise.report.statistics import ARROW, Choices, estimate
 
 POINTS = 100
 """Longer curves are thinned to this many points."""
@@ -28,18 +28,17 @@ class Course:
 
 def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str) -> Course:
     """Over the selected run of every trial; at each step, over the trials that reached it."""
-    values: dict[int, list[float]] = {}
+    reached: list[dict[int, float]] = []
     for curve, _ in curves:
-        for step, accuracy in zip(curve.steps, curve.accuracy[unseen, "in"], strict=True):
-            values.setdefault(step, []).append(100 * float(accuracy))
-    steps = sorted(values)
+        accuracies = 100 * curve.accuracy[unseen, "in"]
+        reached.append(dict(zip(curve.steps, accuracies.tolist(), strict=True)))
+    steps = sorted({step for own in reached for step in own})
     if len(steps) > POINTS:
         steps = [steps[i] for i in np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
-    mean = tuple(float(np.mean(values[step])) for step in steps)
-    error = tuple(float(np.std(values[step]) / len(values[step]) ** 0.5) for step in steps)
+    at_each = [estimate([own[step] for own in reached if step in own]) for step in steps]
+    mean, error = tuple(found.mean for found in at_each), tuple(found.error for found in at_each)
     chosen = tuple((choice.step, 100 * choice.accuracy, choice.run.trial) for _, choice in curves)
-    reached = [dict(zip(curve.steps, curve.accuracy[unseen, "in"], strict=True)) for curve, _ in curves]
-    runs = tuple(tuple(100 * float(own[step]) for step in steps if step in own) for own in reached)
+    runs = tuple(tuple(own[step] for step in steps if step in own) for own in reached)
     return Course(method, tuple(steps), mean, error, chosen, runs)
 
 
@@ -51,5 +50,5 @@ def courses(curves: Sequence[Curve], found: Choices, columns: Sequence[str]) -> 
         for method, own in found.items():
             if column in own:
                 pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(own[column].items())]
-                result.setdefault(column, []).append(course(method, pairs, column.split(" → ")[-1]))
+                result.setdefault(column, []).append(course(method, pairs, column.split(ARROW)[-1]))
     return result

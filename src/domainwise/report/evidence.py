@@ -34,6 +34,7 @@ from domainwise.sweep.publish import origins
 from domainwise.sweep.published import is_published, read_published
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
+CONDITION = re.compile("(until|against)=")
 PAPERS = " (paper)"
 """What a row searched in the paper's ranges is called; pages say so in words."""
 AS_THE_PAPER = 2
@@ -65,8 +66,8 @@ class Results:
             raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
         return found[0]
 
-    def row(self, name: str, rule: str, **limits: str) -> Row | None:
-        return next((r for r in self.of_rule(rule, **limits).rows if r.method in (name, f"{name}{PAPERS}")), None)
+    def row(self, name: str, rule: str, **conditions: str) -> Row | None:
+        return next((r for r in self.of_rule(rule, **conditions).rows if r.method in (name, f"{name}{PAPERS}")), None)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -110,22 +111,22 @@ def table(results: Results, rule: str) -> str:
     return "\n".join([*lines, "", f"{'. '.join(caption)}."])
 
 
-def mean(results: Results, name: str, column: str, rule: str, **limits: str) -> str:
+def mean(results: Results, name: str, column: str, rule: str, **conditions: str) -> str:
     """One cell, or the average over the unseen domains."""
-    row = results.row(name, rule, **limits)
+    row = results.row(name, rule, **conditions)
     value = None if row is None else row.average if column == "average" else row.cells.get(column)
     return NOT_RUN if value is None else str(value)
 
 
-def minus(results: Results, name: str, rule: str, **limits: str) -> str:
-    """How far a method is from ERM, in points."""
-    row = results.row(name, rule, **limits)
+def minus(results: Results, name: str, rule: str, **conditions: str) -> str:
+    """How far a method is from ERM or another, in points."""
+    row = results.row(name, rule, **conditions)
     return NOT_RUN if row is None or row.difference is None else str(row.difference)
 
 
-def gap(results: Results, name: str, rule: str, **limits: str) -> str:
-    """How far a method is from ERM, over how many pairs of runs."""
-    row = results.row(name, rule, **limits)
+def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
+    """How far a method is from ERM or another, over how many pairs of runs."""
+    row = results.row(name, rule, **conditions)
     if row is None or row.difference is None:
         return NOT_RUN
     found = row.difference
@@ -256,14 +257,14 @@ def answer(root: Path, words: str) -> str:
     place of ERM.
     """
     question, name, *rest = shlex.split(words)
-    limits = dict(word.split("=") for word in rest if word.startswith(("until=", "against=")))
-    rest = [word for word in rest if not word.startswith(("until=", "against="))]
+    conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
+    rest = [word for word in rest if not CONDITION.match(word)]
     if question not in ASKABLE:
         raise unknown("question to results", question, ASKABLE)
     results = Results(root / name)
     if not results.there:
         return NOT_RUN
-    return ASKABLE[question](results, *rest, **limits)
+    return ASKABLE[question](results, *rest, **conditions)
 
 
 def filled(text: str, root: Path) -> str:

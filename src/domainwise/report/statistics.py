@@ -12,6 +12,7 @@ from domainwise.sweep.collection import searches
 Scores = dict[str, dict[str, dict[int, float]]]
 """method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
 ARROW = " → "
+"""Between a training domain and an unseen one, in the name of a column."""
 Choices = dict[str, dict[str, dict[int, Choice]]]
 """method -> column -> trial -> what a rule chose."""
 

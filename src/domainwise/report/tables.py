@@ -8,7 +8,7 @@ from typing import Any
 
 from domainwise.data import DATASETS, title, usual_selection
 from domainwise.protocol.selection import Curve
-from domainwise.report.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
+from domainwise.report.statistics import ARROW, Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection, Experiment, method
 
@@ -173,4 +173,4 @@ def in_order(dataset: str, columns: set[str]) -> list[str]:
     """Domains in the dataset's order, and unknown ones by name."""
     known = list(DATASETS.find(dataset).domains) if dataset in DATASETS else []
     rank = {domain: i for i, domain in enumerate(known)}
-    return sorted(columns, key=lambda column: [(rank.get(part, len(known)), part) for part in column.split(" → ")])
+    return sorted(columns, key=lambda column: [(rank.get(part, len(known)), part) for part in column.split(ARROW)])

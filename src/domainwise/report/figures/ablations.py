@@ -12,7 +12,7 @@ from domainwise.report.figures.measure import CONFIDENCE, Fit, Point, adjusted, 
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import HAIR, legend, line_with_band, panels
 from domainwise.report.palette import LIGHT
-from domainwise.report.statistics import average, choices, estimate
+from domainwise.report.statistics import ARROW, average, choices, estimate
 
 NEARLY_WHITE = "#fefefe"
 """Stays so on a dark page, unlike the ground."""
@@ -201,5 +201,5 @@ def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:
 
 def _by_domain(request: Request, own: Sequence[Point]) -> dict[str, list[Point]]:
     """In the order of the table's columns."""
-    order = list(dict.fromkeys(column.split(" → ")[-1] for column in request.columns))
+    order = list(dict.fromkeys(column.split(ARROW)[-1] for column in request.columns))
     return {domain: part for domain in order if (part := [point for point in own if point.unseen == domain])}

@@ -3,7 +3,7 @@
 from domainwise.records import PenaltyRecord
 from domainwise.report.courses import courses
 from domainwise.report.figures.request import Drawing, Request, TooFew
-from domainwise.report.figures.style import GROUND, legend, line_with_band, panels
+from domainwise.report.figures.style import GROUND, legend, line, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
 from domainwise.report.statistics import accuracies, choices, estimate
 from domainwise.report.tables import table_of
@@ -28,11 +28,12 @@ def curves(request: Request) -> Drawing:
         for one in own:
             colour, dash = styles[one.method]
             ink = LIGHT[colour]
-            few = len(one.runs) <= FEW
-            band = [0.0] * len(one.mean) if few else one.error
-            line_with_band(axis, one.steps, one.mean, band, ink, one.method, dash)
-            for run in one.runs if few else ():
-                axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
+            if len(one.runs) > FEW:
+                line_with_band(axis, one.steps, one.mean, one.error, ink, one.method, dash)
+            else:
+                line(axis, one.steps, one.mean, ink, one.method, dash)
+                for run in one.runs:
+                    axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
             axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
         axis.set(xlabel="step")

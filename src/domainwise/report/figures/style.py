@@ -65,11 +65,15 @@ def panels(titles: Sequence[str], size: float = 2.5) -> tuple[Figure, list[Axes]
     return figure, flat[: len(titles)]
 
 
+def line(axis: Axes, x: Sequence[float], y: Sequence[float], colour: str, label: str, dash: int = 0) -> None:
+    axis.plot(x, y, color=colour, label=label, linestyle=DASHES[dash % len(DASHES)])
+
+
 def line_with_band(
     axis: Axes, x: Sequence[float], mean: Sequence[float], half: Sequence[float], colour: str, label: str, dash: int = 0
 ) -> None:
     """A line and what lies within `half` of it."""
-    axis.plot(x, mean, color=colour, label=label, linestyle=DASHES[dash % len(DASHES)])
+    line(axis, x, mean, colour, label, dash)
     low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
     axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 

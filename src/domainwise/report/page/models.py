@@ -25,6 +25,7 @@ from domainwise.report.page.pictures import Picture, address
 from domainwise.report.page.results import View
 from domainwise.report.perturbed import perturbation_figure
 from domainwise.report.shifted import shift_figure
+from domainwise.report.statistics import ARROW
 from domainwise.report.words import counted
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
@@ -92,7 +93,7 @@ def look(folder: Path, view: View, asking: Asking) -> Models:
             models = attention.restore_all(folders, asking.data_root, asking.device)
             found.append(_insight(column, models, asking.data_root))
         if found:
-            shift = _shift(models[0], [insight.unseen.split(" → ")[-1] for insight in found], asking)
+            shift = _shift(models[0], [insight.unseen.split(ARROW)[-1] for insight in found], asking)
     except UserError as error:
         return Models(found, str(error), shift)
     return Models(found, "" if found else "no model was kept with these runs", shift)
@@ -136,7 +137,7 @@ def _compared(models: Mapping[str, Path]) -> list[Path]:
 
 
 def _insight(column: str, models: Sequence[Trained], data_root: Path | None) -> Insight:
-    data, unseen = models[0].environments, column.split(" → ")[-1]
+    data, unseen = models[0].environments, column.split(ARROW)[-1]
     flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
     rows = attention.sample_rows(data, unseen, 1, IMAGES)
     compared = attention.compare_attention(models, rows, None, "hires-cam" if flattens else "grad-cam")
