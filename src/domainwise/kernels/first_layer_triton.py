@@ -2,8 +2,8 @@
 
 The convolution is a product with the columns of the image (`columns_triton`). Its result after ReLU, r, is rounded to
 the dtype of y and kept; y is found from what is kept, means and deviations from r before it is rounded. Where nothing
-is to be kept, r lies for a while where y will be. With dx the gradient of the convolution's result as in `group_norm_triton`,
-the gradients are
+is to be kept, r lies for a while where y will be. With dx the gradient of the convolution's result as in
+`group_norm_triton`, the gradients are
 
     dW = sum over samples and pixels of dx columns,    d(image) = the columns' gradients dx W, each put where it is from
 
