@@ -13,10 +13,12 @@ from torch import Tensor, library, nn
 from torch.nn import functional as F
 
 from domainwise import kernels
+from domainwise.analysis.cam import grad_cam, last_map
 from domainwise.data import Environments
 from domainwise.data.batches import Batches
 from domainwise.kernels import conv_relu_group_norm, first_layer, group_norm
 from domainwise.kernels.adam import FlatAdam
+from domainwise.nets import build
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -249,6 +251,34 @@ def test_on_a_gpu_it_is_the_kernels(inputs: int, pool: bool) -> None:
     found = conv_relu_group_norm(x, convolution.cuda(), norm.cuda(), pool=pool)
     assert "first" in type(found.grad_fn).__name__ if inputs == 2 else "relu_group" in type(found.grad_fn).__name__
     assert close(found.cpu(), (y.mean(dim=(2, 3)) if pool else y).double(), 1e-2)
+
+
+@pytest.mark.skipif(not GPU, reason="images are added on a GPU only")
+@pytest.mark.parametrize("images", [13, 16])
+def test_an_odd_number_of_images_is_made_whole_and_nothing_else_changes(images: int) -> None:
+    (x,) = draw((images, 2, 28, 28))
+    network = build("mnist-cnn", (2, 28, 28), 2, precision="bf16").features
+    exact = deepcopy(network).double()
+
+    def slopes(features: nn.Module, x: Tensor) -> Given:
+        x = x.requires_grad_()
+        z = features(x)
+        return z, *torch.autograd.grad((z * torch.arange(128, device=z.device)).sum(), [x, *features.parameters()])
+
+    with torch.autocast("cuda", torch.bfloat16):
+        assert len(kernels.whole(x)) == 16 and torch.equal(kernels.whole(x)[:images], x)
+        found = slopes(network.cuda(), x)
+    assert len(kernels.whole(x)) == images, "not in other precisions"
+    for ours, expected in zip(found, slopes(exact, x.detach().cpu().double()), strict=True):
+        assert ours.shape == expected.shape
+        assert torch.linalg.norm(ours.cpu() - expected) < 0.05 * torch.linalg.norm(expected)
+
+
+@pytest.mark.skipif(not GPU, reason="everywhere else layers are PyTorch's own")
+def test_on_a_gpu_a_layer_can_be_watched() -> None:
+    (x,) = draw((5, 2, 28, 28))
+    network = build("mnist-cnn", (2, 28, 28), 2, precision="bf16").cuda()
+    assert last_map(network, x) == "features.norms.3" and grad_cam(network, x).heat.shape == (5, 28, 28)
 
 
 @pytest.mark.parametrize(("channels", "groups", "fits"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)])

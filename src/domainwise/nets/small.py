@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.kernels import conv_relu_group_norm
+from domainwise.kernels import conv_relu_group_norm, watched, whole
 from domainwise.nets.network import network
 
 
@@ -28,11 +28,12 @@ class MNISTConvNet(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(8, width) for width in widths[1:])
 
     def forward(self, x: Tensor) -> Tensor:
-        last = self.convolutions[-1]
+        last, images = self.convolutions[-1], len(x)
+        x = x if watched(*self.convolutions, *self.norms) else whole(x)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
             x = conv_relu_group_norm(x, convolution, norm, pool=convolution is last)
-        return x
+        return x[:images]
 
 
 @network("small-cnn")
