@@ -70,6 +70,17 @@ def test_numbers_as_if_runs_had_been_shorter_and_against_another(root: Path, tmp
     assert answer(root, "gap cmnist ERM oracle against=DAT").startswith("-10.0 ± 0.0 points over 6 pairs of runs")
 
 
+def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
+    """All draws look alike where the rule looks, so that it takes the last."""
+    for draw, accuracy in ((0, 0.7), (1, 0.6), (2, 0.8)):
+        for unseen in COLOURS:
+            keep(tmp_path / "runs", replace(colours("DAT", unseen), draw=draw), accuracy)
+    publish(tmp_path / "runs", tmp_path / "searched")
+    found = [answer(tmp_path, f"mean searched DAT average oracle{more}") for more in (" draws=1", " draws=2", "")]
+    assert found == ["70.0", "60.0", "80.0"]
+    assert "2 draws x 1 trial" in answer(tmp_path, "table searched oracle draws=2").splitlines()[-1]
+
+
 def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
     for words in ("table nothing oracle", "mean cmnist IRM average oracle", "gap cmnist IRM oracle"):
         assert answer(root, words) == "not run"

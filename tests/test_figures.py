@@ -4,6 +4,7 @@ import base64
 import math
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from domainwise.cli import main
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.report.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.report.figures.measure import Fit, Point, adjusted, levels
+from domainwise.report.figures.searching import expected
 from domainwise.report.page import write_page
+from domainwise.report.palette import slots
 from domainwise.runs import Run
 from domainwise.sweep.collection import collect
 
@@ -114,7 +117,31 @@ def test_the_difficulty_of_domains_is_taken_out() -> None:
     assert adjusted(found) == pytest.approx([70.5, 72.5, 69.5, 73.5]), "around the mean of all, 71.5"
 
 
+def test_a_method_has_its_colour_in_whatever_space_it_was_searched() -> None:
+    assert slots(["DAT", "ERM", "IRM"]) == {"ERM": (0, 0), "DAT": (1, 0), "IRM": (2, 0)}
+    assert slots(["ERM (paper)", "IRM (paper)", "DAT (paper)"]) == {
+        "ERM (paper)": (0, 0),
+        "DAT (paper)": (1, 0),
+        "IRM (paper)": (2, 0),
+    }
+    assert slots(["ERM (paper)", "ERM"]) == {"ERM": (0, 0), "ERM (paper)": (1, 0)}
+
+
 # figures
+
+
+def test_a_legend_stays_within_its_figure_and_leaves_out_what_all_names_share(tmp_path: Path) -> None:
+    for number in range(12):
+        keep(tmp_path, 0.5, variant=f"a long name, number {number}")
+    figure = drawn("curves", tmp_path).figure
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+    other = tmp_path / "alike"
+    for algorithm in ("ERM", "DAT"):
+        keep(other, 0.5, algorithm=algorithm, variant="paper")
+    texts = drawn("curves", other).figure.legends[0].get_texts()
+    assert [text.get_text() for text in texts] == ["ERM", "DAT"]
 
 
 def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: Path) -> None:
@@ -123,7 +150,7 @@ def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: P
     assert sorted(dots.round(9).tolist()) == [[8, 40], [16, 43], [32, 46], [64, 49], [128, 52]]
     assert {line.get_label() for line in axis.lines} == set(SCENES)
     assert (
-        drawn("batch-size", tmp_path, algorithm="ERM")
+        drawn("batch-size", tmp_path, algorithms=["ERM"])
         .sentences[0]
         .startswith("ERM on scene1: +3.00 ± 0.00 points for every doubling of the batch (95 % confidence, 5 runs)")
     )
@@ -141,7 +168,7 @@ def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
     assert means == pytest.approx([52.5, 62.5, 72.5])
     assert drawing.sentences == ["best on average: DAT, 72.5 ± 0.7 %"]
     with pytest.raises(TooFew, match="two methods"):
-        drawn("methods", tmp_path, algorithm="DAT")
+        drawn("methods", tmp_path, algorithms=["DAT"])
 
 
 def test_a_method_far_below_is_a_number_at_the_edge(tmp_path: Path) -> None:
@@ -220,6 +247,32 @@ def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
     assert len(axis.lines) == 1, "of six runs the standard error tells more"
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_what_a_choice_from_some_draws_is_expected_to_reach(k: int) -> None:
+    """Against every set of k, in which the rule's favourite is the first."""
+    ranked = [60.0, 72.0, 55.0, 70.0, 41.0]
+    assert expected(ranked, k) == pytest.approx(np.mean([min(s)[1] for s in combinations(enumerate(ranked), k)]))
+
+
+def test_draws_show_how_much_searching_buys(tmp_path: Path) -> None:
+    """The oracle prefers what is best on the unseen domain, training-domain validation the last draw: a tie."""
+    for number, accuracy in enumerate((0.5, 0.9, 0.6)):
+        for unseen in SCENES:
+            keep(tmp_path, accuracy, unseen, draw=number)
+            keep(tmp_path, accuracy + 0.02, unseen, draw=number, trial=1)
+    keep(tmp_path, 0.3, algorithm="ERM")
+    drawing = drawn("draws", tmp_path)
+    assert [axis.get_title(loc="left") for axis in drawing.figure.axes] == [
+        "by training-domain validation",
+        "by oracle validation",
+    ]
+    by_training, by_oracle = (axis.lines[0].get_xydata() for axis in drawing.figure.axes)
+    assert by_oracle == pytest.approx(np.array([[1, 203 / 3], [2, 81.0], [3, 91.0]]))
+    assert by_training == pytest.approx(np.array([[1, 203 / 3], [2, (61 + 61 + 91) / 3], [3, 61.0]]))
+    assert drawing.sentences[1] == "DAT by oracle validation: 67.7 ± 0.7 % with 1 draw, 91.0 ± 0.7 with 3"
+    assert len(drawing.sentences) == 2, "ERM was not judged on every domain"
+
+
 # files
 
 
@@ -273,7 +326,7 @@ def test_too_few_runs_are_one_line_with_the_command_that_would_help(
     [
         (("radios", "."), "did you mean 'radius'"),
         (("curves", ".", "--dataset", "PACS"), "unknown dataset in"),
-        (("curves", ".", "--algorithm", "DTA"), "did you mean 'DAT'"),
+        (("curves", ".", "--algorithms", "ERM,DTA"), "did you mean 'DAT'"),
         (("curves", ".", "--selection", "luck"), "selection rule"),
         (("curves", ".", "--out", "a.gif"), ".png, .pdf or .svg"),
         (("curves", "absent"), "not a folder"),

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete
-from domainwise.cli.common import Json, console, print_json
+from domainwise.cli.common import Json, console, names, print_json
 
 EXAMPLES = (
     "Examples:  [bold]domainwise figure curves runs/demo[/]   ·   "
-    "[bold]domainwise figure batch-size runs/sweep --algorithm DAT --out batch-size.pdf[/]   ·   "
+    "[bold]domainwise figure batch-size runs/sweep --algorithms DAT --out batch-size.pdf[/]   ·   "
     "[bold]domainwise figure eps-alpha runs/sweep --selection oracle --out radius.svg[/]"
 )
 
@@ -19,9 +19,9 @@ def figure(
     name: Annotated[
         str,
         typer.Argument(
-            help="methods, curves, eps-alpha, radius, norms, batch-size or penalties.",
+            help="methods, curves, draws, eps-alpha, radius, norms, batch-size or penalties.",
             autocompletion=complete.among(
-                "methods", "curves", "eps-alpha", "radius", "norms", "batch-size", "penalties"
+                "methods", "curves", "draws", "eps-alpha", "radius", "norms", "batch-size", "penalties"
             ),
         ),
     ],
@@ -30,7 +30,9 @@ def figure(
         Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Of a folder with several datasets, this one.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="This one alone (default: all that have the runs).")] = None,
+    algorithms: Annotated[
+        str, typer.Option(help="These alone, with commas between (default: all that have the runs).")
+    ] = "",
     selection: Annotated[
         str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
     ] = None,
@@ -38,9 +40,9 @@ def figure(
 ) -> None:
     """Draw an ablation or the course of training, from records alone, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]eps-alpha[/] radius x step
-    size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression
-    lines · [bold]penalties[/] of IRM, AT and DAT against steps.
+    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]draws[/] what searching buys ·
+    [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
+    [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
@@ -55,7 +57,7 @@ def figure(
         raise unknown("selection rule", selection, RULES)
     collection = collect_any(folder)
     print_notes(collection.notes)
-    drawing = draw(name, folder, collection, dataset=dataset, algorithm=algorithm, rule=selection)
+    drawing = draw(name, folder, collection, dataset=dataset, algorithms=names(algorithms), rule=selection)
     save(drawing.figure, path)
     if as_json:
         print_json({"figure": str(path), "sentences": list(drawing.sentences)})

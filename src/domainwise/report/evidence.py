@@ -34,7 +34,7 @@ from domainwise.sweep.publish import origins
 from domainwise.sweep.published import is_published, read_published
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
-CONDITION = re.compile("(until|against)=")
+CONDITION = re.compile("(until|against|draws)=")
 PAPERS = " (paper)"
 """What a row searched in the paper's ranges is called; pages say so in words."""
 AS_THE_PAPER = 2
@@ -57,11 +57,13 @@ class Results:
     def there(self) -> bool:
         return self.folder.is_dir() and is_published(self.folder)
 
-    def of_rule(self, rule: str, until: str = "", against: str = "ERM") -> AccuracyTable:
-        collection = self.collection
+    def of_rule(self, rule: str, until: str = "", against: str = "ERM", draws: str = "") -> AccuracyTable:
+        curves = self.collection.curves
+        if draws:
+            curves = tuple(curve for curve in curves if curve.run.draw < int(draws))
         if until:
-            collection = replace(collection, curves=tuple(curve.until(int(until)) for curve in collection.curves))
-        found = tables(collection, rule, against)
+            curves = tuple(curve.until(int(until)) for curve in curves)
+        found = tables(replace(self.collection, curves=curves), rule, against)
         if len(found) != 1:
             raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
         return found[0]
@@ -99,9 +101,9 @@ def made(results: Results) -> str:
     return "; ".join(line.strip() for line in origins(results.collection.statuses.values()))
 
 
-def table(results: Results, rule: str) -> str:
+def table(results: Results, rule: str, **conditions: str) -> str:
     """The whole table by one rule."""
-    found = results.of_rule(rule)
+    found = results.of_rule(rule, **conditions)
     names = headings(found)
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for name, line in cells(found):
@@ -253,8 +255,8 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 def answer(root: Path, words: str) -> str:
     """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
 
-    Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, or "against=DAT" in
-    place of ERM.
+    Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, "draws=4", as if no
+    more had been drawn, or "against=DAT" in place of ERM.
     """
     question, name, *rest = shlex.split(words)
     conditions = dict(word.split("=") for word in rest if CONDITION.match(word))

@@ -10,7 +10,15 @@ NEUTRAL, FIRST = "ERM", "DAT"
 
 
 def slots(methods: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """{method: (colour, dash)}: where colours run out they come again with other dashes."""
-    rest = sorted((name for name in dict.fromkeys(methods) if name != NEUTRAL), key=lambda name: name != FIRST)
+    """{method: (colour, dash)}: where colours run out they come again with other dashes.
+
+    A method that was searched in several spaces is one for each, and the first of them has its colour.
+    """
+    names = list(dict.fromkeys(methods))
+    neutral, first = (
+        next((name for name in sorted(names, key=len) if name.split(" (")[0] == known), known)
+        for known in (NEUTRAL, FIRST)
+    )
+    rest = sorted((name for name in names if name != neutral), key=lambda name: name != first)
     colours = len(LIGHT) - 1
-    return {NEUTRAL: (0, 0)} | {name: (1 + i % colours, i // colours) for i, name in enumerate(rest)}
+    return {neutral: (0, 0)} | {name: (1 + i % colours, i // colours) for i, name in enumerate(rest)}

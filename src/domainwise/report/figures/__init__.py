@@ -1,6 +1,6 @@
 """Figures from records alone, by name: `domainwise figure NAME DIR`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,6 +10,7 @@ from domainwise.errors import UserError, unknown
 from domainwise.report.figures import ablations, over_time
 from domainwise.report.figures.methods import methods
 from domainwise.report.figures.request import Drawing, Request, TooFew
+from domainwise.report.figures.searching import draws
 from domainwise.report.figures.style import SETTINGS
 from domainwise.report.tables import groups
 from domainwise.sweep.collection import Collection
@@ -17,6 +18,7 @@ from domainwise.sweep.collection import Collection
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
     "curves": over_time.curves,
+    "draws": draws,
     "eps-alpha": ablations.eps_alpha,
     "radius": ablations.radius,
     "norms": ablations.norms,
@@ -31,7 +33,7 @@ def draw(
     collection: Collection,
     *,
     dataset: str | None = None,
-    algorithm: str | None = None,
+    algorithms: Sequence[str] = (),
     rule: str | None = None,
 ) -> Drawing:
     """The figure of the largest experiment in a folder that has the runs for it, by its dataset's rule unless told."""
@@ -39,11 +41,11 @@ def draw(
         raise unknown("figure", name, FIGURES)
     found = groups(collection)
     for kind, wanted, known in (
-        ("dataset", dataset, {group.experiment.dataset for group in found}),
-        ("algorithm", algorithm, {curve.run.algorithm for group in found for curve in group.curves}),
+        ("dataset", () if dataset is None else (dataset,), {group.experiment.dataset for group in found}),
+        ("algorithm", algorithms, {curve.run.algorithm for group in found for curve in group.curves}),
     ):
-        if wanted is not None and wanted not in known:
-            raise unknown(f"{kind} in {folder}", wanted, known)
+        for absent in (one for one in wanted if one not in known):
+            raise unknown(f"{kind} in {folder}", absent, known)
     own = [group for group in found if dataset in (None, group.experiment.dataset)]
     if not own:
         raise UserError(f"{folder}: no run there has been judged: wait for its first evaluation")
@@ -52,7 +54,7 @@ def draw(
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
             with mpl.rc_context(SETTINGS):
-                return FIGURES[name](Request(folder, group, chosen, algorithm))
+                return FIGURES[name](Request(folder, group, chosen, algorithms))
         except TooFew as error:
             missing = missing or error
     assert missing is not None

@@ -16,17 +16,17 @@ from domainwise.report.tables import Group, in_order
 
 @dataclass(frozen=True)
 class Request:
-    """The experiment to draw and the rule that chooses its points."""
+    """The experiment to draw, or these algorithms of it, and the rule that chooses its points."""
 
     folder: Path
     group: Group
     rule: str
-    algorithm: str | None = None
+    algorithms: Sequence[str] = ()
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        own = (curve for curve in self.group.curves if self.algorithm in (None, curve.run.algorithm))
-        return tuple(own)
+        wanted = set(self.algorithms)
+        return tuple(curve for curve in self.group.curves if not wanted or curve.run.algorithm in wanted)
 
     @cached_property
     def columns(self) -> list[str]:
@@ -53,5 +53,5 @@ class TooFew(UserError):
         dataset = request.group.experiment.dataset
         name = shlex.quote(dataset.partition("#")[0])  # a folder of images goes by its path
         example = command.format(dataset=name, folder=request.folder)
-        whose = f"{request.algorithm} on {title(dataset)}" if request.algorithm else title(dataset)
+        whose = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
         super().__init__(f"{request.folder}: of {whose}, this figure needs {needed}; e.g. {example}")

@@ -79,10 +79,13 @@ def line_with_band(
 
 
 def legend(figure: Figure, axis: Axes) -> None:
-    """One for all panels, below them."""
+    """One for all panels, below them, in as many columns as fit. What all names end with in brackets is left out."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        if len({label.partition(" (")[2] for label in labels}) == 1:
+            labels = [label.partition(" (")[0] for label in labels]
+        fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(fitting, len(labels))))
 
 
 def svg(figure: Figure) -> bytes:
