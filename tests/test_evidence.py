@@ -78,6 +78,12 @@ def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
     publish(tmp_path / "runs", tmp_path / "searched")
     found = [answer(tmp_path, f"mean searched DAT average oracle{more}") for more in (" draws=1", " draws=2", "")]
     assert found == ["70.0", "60.0", "80.0"]
+    assert [answer(tmp_path, f"searched searched DAT oracle {k}") for k in (1, 2, 3, 4)] == [
+        "70.0",
+        "73.3",
+        "80.0",
+        "not run",
+    ]
     assert "2 draws x 1 trial" in answer(tmp_path, "table searched oracle draws=2").splitlines()[-1]
 
 

@@ -23,7 +23,7 @@ from domainwise.errors import UserError, unknown
 from domainwise.protocol.selection import Choice
 from domainwise.records import PenaltyRecord
 from domainwise.report import beside
-from domainwise.report.figures import TooFew, draw
+from domainwise.report.figures import TooFew, draw, searching
 from domainwise.report.formats import NOT_RUN, bars, cells, headings
 from domainwise.report.statistics import Estimate, estimate
 from domainwise.report.tables import AccuracyTable, Row, tables
@@ -133,6 +133,13 @@ def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
         return NOT_RUN
     found = row.difference
     return f"{found} points over {found.n} pairs of runs (ahead in {found.ahead}, sign test p = {found.sign_p:.2g})"
+
+
+def searched(results: Results, name: str, rule: str, draws: str) -> str:
+    """The average that a method is expected to reach with so many of its draws."""
+    found = searching.searched(results.collection.curves, results.of_rule(rule).columns, rule)
+    own = found.get(name, found.get(f"{name}{PAPERS}", []))
+    return str(own[int(draws) - 1]) if int(draws) <= len(own) else NOT_RUN
 
 
 def effort(results: Results, name: str) -> str:
@@ -248,7 +255,8 @@ def figure(results: Results, name: str) -> str:
 
 
 ASKABLE: Mapping[str, Callable[..., str]] = {
-    one.__name__: one for one in (made, table, mean, minus, gap, effort, paper, audit, penalties, penalty, figure)
+    one.__name__: one
+    for one in (made, table, mean, minus, gap, searched, effort, paper, audit, penalties, penalty, figure)
 }
 
 

@@ -23,7 +23,7 @@ def draws(request: Request) -> Drawing:
     Of n draws that were made, a point at k is what the rule is expected to choose from k of them taken at random; the
     last point is the table's. Bands are standard errors over trials.
     """
-    by_rule = {rule: _searched(request, rule) for rule in dict.fromkeys((request.rule, *RULES))}
+    by_rule = {rule: _in_order(request, rule) for rule in dict.fromkeys((request.rule, *RULES))}
     by_rule = {rule: own for rule, own in by_rule.items() if any(len(found) > 1 for found in own.values())}
     if not by_rule:
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 8 --out {folder}"
@@ -43,11 +43,18 @@ def draws(request: Request) -> Drawing:
     return Drawing(figure, sentences)
 
 
-def _searched(request: Request, rule: str) -> dict[str, list[Estimate]]:
-    """{method: the average over unseen domains with 1, 2, ... draws}, in the order of the table."""
+def _in_order(request: Request, rule: str) -> dict[str, list[Estimate]]:
+    """What was searched by a rule, as its table orders methods."""
+    found = searched(request.curves, request.columns, rule)
+    table = table_of(request.group, selected(request.curves, rule), rule)
+    return {row.method: found[row.method] for row in table.rows if found[row.method]}
+
+
+def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict[str, list[Estimate]]:
+    """{method: the average over these columns with 1, 2, ... draws}."""
     ranked: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for (method, source, unseen, trial), curves in searches(request.curves).items():
-        if own := preferred(curves, unseen, rule):
+    for (method, source, unseen, trial), draws in searches(curves).items():
+        if own := preferred(draws, unseen, rule):
             column = f"{source}{ARROW}{unseen}" if source else unseen
             ranked.setdefault(method, {}).setdefault(column, {})[trial] = own
     found = {}
@@ -57,10 +64,9 @@ def _searched(request: Request, rule: str) -> dict[str, list[Estimate]]:
             {column: {t: expected(own, k) for t, own in by_trial.items()} for column, by_trial in by_column.items()}
             for k in range(1, 1 + most)
         )
-        averages = [average(of_k, request.columns) for of_k in scores]
+        averages = [average(of_k, columns) for of_k in scores]
         found[method] = [one for one in averages if one is not None]
-    order = [row.method for row in table_of(request.group, selected(request.curves, rule), rule).rows]
-    return {method: found[method] for method in order if found[method]}
+    return found
 
 
 def preferred(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
