@@ -18,6 +18,7 @@ Both ways are one pair of linear maps, each the other's transpose, so gradients 
 """
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
 from domainwise.algorithms import Algorithm
 from domainwise.engine.compilation import samples_apart
@@ -33,6 +33,7 @@ from domainwise.engine.crew import Crew, listening
 from domainwise.engine.session import Session
 from domainwise.errors import UserError
 from domainwise.nets import Network
+from domainwise.nets.modes import has_dropout
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ def spread_session(session: Session, crew: Crew) -> None:
     if crew.size == 1:
         return
     spread(session.algorithm, crew, session.run.network)
+    session.sharing = nullcontext()
     if session.captured is not None:
         log.warning("%s: %d GPUs share its steps, so they are not captured", session.run, crew.size)
         session.captured = None
@@ -134,7 +136,7 @@ def check(features: nn.Module, name: str) -> None:
         else:
             why = "it does not say `samples_apart = True`: that features of a sample depend on that sample alone"
         raise UserError(f"network {name} cannot be trained by several processes: {why}")
-    if any(isinstance(module, _DropoutNd) and module.p for module in features.modules()):
+    if has_dropout(features):
         raise UserError(
             f"network {name} cannot be trained by several processes: there is dropout inside its features; "
             "use --hparam dropout=, which comes after them"

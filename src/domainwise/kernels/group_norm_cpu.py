@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-CACHED = 2**20
+CACHED = 2**19
 """Numbers of x that are in the cache at a time."""
 
 
@@ -23,11 +23,12 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) ->
     means, scales = torch.empty(len(x), groups, 1), torch.empty(len(x), groups, 1)
     weight, bias = weight.view(groups, -1), bias.view(groups, -1)
     n = prod(x.shape[1:]) // groups
-    for (r, squares), x_part, y_part, mean, scale in _parts(2, _rows(x), _rows(y), means, scales):
-        r.copy_(x_part).relu_()
-        torch.div(_sums(r, groups).sum(2, keepdim=True), n, out=mean)
-        square = _sums(torch.mul(r, r, out=squares), groups).sum(2, keepdim=True).div_(n)
-        torch.rsqrt(square.addcmul_(mean, mean, value=-1).clamp_min_(0).add_(eps), out=scale)
+    for buffers, x_part, y_part, mean, scale in _parts(2, _rows(x), _rows(y), means, scales):
+        r, squares = buffers
+        torch.mul(r.copy_(x_part).relu_(), r, out=squares)
+        first, second = _sums(buffers, groups).sum(3, keepdim=True).div_(n)
+        mean.copy_(first)
+        torch.rsqrt(second.addcmul_(first, first, value=-1).clamp_min_(0).add_(eps), out=scale)
         slope = scale * weight
         shift = torch.addcmul(bias, mean, slope, value=-1)
         y_part.copy_(torch.addcmul(_row(shift), r, _row(slope), out=r))
@@ -43,15 +44,16 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor)
     weight = weight.view(mean.shape[1], -1)
     gradients = torch.zeros(2, *weight.shape)
     n = prod(x.shape[1:]) // len(weight)
-    for (r, dr, products), x_part, dy_part, dx_part, m, s in _parts(3, _rows(x), _rows(dy), _rows(dx), mean, scale):
-        r.copy_(x_part).relu_()
-        dr.copy_(dy_part)
-        dbias = _sums(dr, len(weight))
-        dweight = _sums(torch.mul(dr, r, out=products), len(weight)).addcmul_(dbias, m, value=-1).mul_(s)
-        gradients += torch.stack([dbias.sum(0), dweight.sum(0)])
+    for buffers, x_part, dy_part, dx_part, m, s in _parts(3, _rows(x), _rows(dy), _rows(dx), mean, scale):
+        r, dr, products = buffers
+        torch.mul(dr.copy_(dy_part), r.copy_(x_part).relu_(), out=products)
+        sums = _sums(buffers[1:], len(weight))
+        dbias, dweight = sums
+        dweight.addcmul_(dbias, m, value=-1).mul_(s)
+        gradients += sums.sum(1)
         slope = s * weight
-        by_r = (slope * dweight).sum(2, keepdim=True).mul_(s).div_(-n)
-        constant = (slope * dbias).sum(2, keepdim=True).div_(-n).addcmul_(by_r, m, value=-1)
+        constant, by_r = (slope * sums).sum(3, keepdim=True).div_(-n)
+        constant.addcmul_(by_r.mul_(s), m, value=-1)
         torch.addcmul(_row(constant.expand_as(slope)), dr, _row(slope), out=dr).addcmul_(r, _row(by_r.expand_as(slope)))
         dx_part.copy_(torch.ops.aten.threshold_backward.grad_input(dr, r, 0, grad_input=dr))
     return dx, gradients.flatten(1)
@@ -71,8 +73,8 @@ def _parts(count: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, 
 
 
 def _sums(rows: Tensor, groups: int) -> Tensor:
-    """Over pixels: [N, G, C / G]."""
-    return rows.sum(1).unflatten(1, (groups, -1))
+    """Over pixels: [2, N, G, C / G] of two buffers."""
+    return rows.sum(2).unflatten(2, (groups, -1))
 
 
 def _row(values: Tensor) -> Tensor:

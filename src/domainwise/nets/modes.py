@@ -8,6 +8,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 
+def has_dropout(network: nn.Module) -> bool:
+    """Whether there are random numbers in its passes, while it trains."""
+    return any(isinstance(module, _DropoutNd) and module.p for module in network.modules())
+
+
 @contextmanager
 def statistics_kept(network: nn.Module) -> Iterator[None]:
     """Within it, BatchNorm uses the batch but does not learn from it."""
