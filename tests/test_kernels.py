@@ -275,10 +275,10 @@ def test_an_odd_number_of_images_is_made_whole_and_nothing_else_changes() -> Non
         assert close(ours, theirs[: len(ours)].double(), 1e-6)
 
 
-@pytest.mark.skipif(not GPU, reason="everywhere else layers are PyTorch's own")
-def test_on_a_gpu_a_layer_can_be_watched() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_layer_can_be_watched_whoever_computes_it(precision: str) -> None:
     (x,) = draw((5, 2, 28, 28))
-    network = build("mnist-cnn", (2, 28, 28), 2, precision="bf16").cuda()
+    network = build("mnist-cnn", (2, 28, 28), 2, precision=precision).to(DEVICE)
     assert last_map(network, x) == "features.norms.3" and grad_cam(network, x).heat.shape == (5, 28, 28)
 
 

@@ -1,6 +1,7 @@
 """Threads that share the samples of a batch compute what one does."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
@@ -14,7 +15,7 @@ from domainwise import Environments, Run
 from domainwise.algorithms import ALGORITHMS
 from domainwise.engine import shares
 from domainwise.engine.session import Session
-from domainwise.engine.shares import WORTH, Shares, operations, share
+from domainwise.engine.shares import WORTH, Shares, Sharing, operations, share
 from domainwise.nets import Network, build
 from helpers import CLASSES, advance, batches, features, make
 
@@ -92,11 +93,31 @@ def test_each_thread_computes_its_share_by_itself_and_in_the_modes_of_the_first(
     assert {one[3:] for one in net.seen} == {(False, False)}, "nothing is kept for gradients that nobody wants"
 
 
-def test_what_goes_wrong_in_a_share_is_raised() -> None:
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_what_goes_wrong_in_a_share_is_raised_when_all_have_ended(wrong: int) -> None:
+    net, ended = Watched(), []
+    shares = Shares(net, 2)
+
+    def work(number: int) -> None:
+        time.sleep(0.02 * (number != wrong))
+        ended.append(number)
+        if number == wrong:
+            raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        shares.each(work)
+    assert sorted(ended) == [0, 1]
+
+
+def test_gradients_may_be_asked_for_twice() -> None:
     net = Watched()
-    net.forward = Shares(net, 2)  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="channels"):
-        net(torch.rand(4, 3, 6, 6))
+    x = torch.rand(4, 2, 6, 6, requires_grad=True)
+    slopes = []
+    for forward in (net.forward, Shares(net, 2)):
+        z = forward(x)
+        first = torch.autograd.grad(z[:, 0].sum(), x, retain_graph=True)[0]
+        slopes.append(torch.stack([first, torch.autograd.grad(z[:, 1].sum(), x)[0]]))
+    assert torch.allclose(*slopes) and not torch.equal(slopes[0][0], slopes[0][1])
 
 
 def test_a_sample_for_fewer_than_all_is_one_threads_work() -> None:
@@ -144,10 +165,24 @@ def test_samples_are_shared_where_that_is_exact_and_pays(
 ) -> None:
     algorithm = make(name, net=Network(deepcopy(net), CLASSES))
     within = share(algorithm, precision)
-    assert isinstance(algorithm.network.features.forward, Shares) == shared
-    with within:
+    assert isinstance(within, Sharing) == shared
+    with pytest.raises(KeyboardInterrupt), within:
         assert torch.get_num_threads() == (1 if shared else 2)
+        assert isinstance(algorithm.network.features.forward, Shares) == shared
+        raise KeyboardInterrupt
     assert torch.get_num_threads() == 2
+    assert "forward" not in vars(algorithm.network.features), "a model that is handed on has none of it"
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_makes_its_steps_in_bf16_on_two_threads(name: str) -> None:
+    run = Run.plan("ColoredMNIST", name, "-90%", network="small-cnn", hparams={"batch_size": 4}, precision="bf16")
+    session = Session(run, environments(), torch.device("cpu"))
+    assert isinstance(session.sharing, Sharing) == (name != "LDAT")
+    for _ in range(2):
+        session.step()
+    assert not session.diverged()
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -168,13 +203,14 @@ def test_little_work_is_not_shared(
     monkeypatch.setattr(shares, "WORTH", WORTH)
     run = Run.plan("ColoredMNIST", "ERM", "-90%", network=network, hparams={"batch_size": batch_size}, precision="bf16")
     session = Session(run, environments(), torch.device("cpu"))
-    assert isinstance(session.algorithm.network.features.forward, Shares) == shared
+    assert isinstance(session.sharing, Sharing) == shared
 
 
 def test_operations_are_those_of_the_layers() -> None:
     network, problem = build("mnist-cnn", (2, 28, 28), 2), make("ERM").problem
     expected = 2 * (28 * 28 * 64 * 18 + 14 * 14 * 128 * (576 + 1152 + 1152))
     assert operations(network.features.double(), replace(problem, shape=(2, 28, 28))) == expected
+    assert operations(make("ARM").network.features, problem) == 0, "it has a further channel"
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -183,7 +219,7 @@ def test_a_training_on_two_threads_repeats_and_continues_bit_by_bit() -> None:
     run = Run.plan("ColoredMNIST", "DAT", "-90%", hparams={"batch_size": 5}, precision="bf16")
     run = replace(run, network="small-cnn")
     whole, again = (Session(run, data, torch.device("cpu")) for _ in range(2))
-    assert isinstance(whole.algorithm.network.features.forward, Shares)
+    assert isinstance(whole.sharing, Sharing)
     for _ in range(6):
         whole.step()
     for _ in range(3):

@@ -63,7 +63,7 @@ class Algorithm(nn.Module):
     predicts_in_groups: ClassVar[bool] = False
     """Whether a prediction depends on its batch; then it is judged in batches of one domain, of the training size."""
     differentiates_twice: ClassVar[bool] = False
-    """Whether the loss holds gradients through the network, which compiled code does not have."""
+    """Whether the loss holds gradients through the network, which neither compiled code nor shares of threads have."""
     passes: ClassVar[float] = 1.0
     """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
 

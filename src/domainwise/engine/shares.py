@@ -6,7 +6,7 @@ shares, so that a training is repeatable, bit by bit, on as many threads.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def share(algorithm: Algorithm, precision: str) -> AbstractContextManager[None]:
-    """Lets the threads share the samples of every network of an algorithm where that pays; steps are made within it."""
+    """Within it, threads share the samples of every network of an algorithm, where that pays."""
     threads = torch.get_num_threads()
     if precision != "bf16" or not 1 < threads <= MOST or algorithm.differentiates_twice:
         return nullcontext()
@@ -41,28 +41,38 @@ def share(algorithm: Algorithm, precision: str) -> AbstractContextManager[None]:
     problem, samples = algorithm.problem, algorithm.problem.domains * int(algorithm.hparams["batch_size"])
     if min(operations(features, problem) for features in found) * samples / threads < WORTH:
         return nullcontext()
-    for features in found:
-        features.forward = Shares(features, threads)
-    return _Apart()
+    return Sharing(found, threads)
 
 
 @torch.no_grad()
 def operations(features: nn.Module, problem: Problem) -> int:
-    """Of a network's pass over one sample."""
+    """Of a network's pass over one sample; none are known of one that is shown something else than the problem's."""
     with FlopCounterMode(display=False) as counter:
-        features(torch.zeros(1, *problem.shape, dtype=problem.low.dtype))
+        try:
+            features(torch.zeros(1, *problem.shape, dtype=problem.low.dtype))
+        except RuntimeError:  # ARM's first layer has further channels
+            return 0
     return int(counter.get_total_flops())
 
 
-class _Apart(AbstractContextManager[None]):
-    """Within it, all other operations are this thread's alone: threads that help with them wait for more by spinning,
-    and the shares would have to make do with what they leave."""
+class Sharing(AbstractContextManager[None]):
+    """Within it, these networks are computed in shares, and all else by this thread alone.
+
+    Threads that help with other operations wait for more by spinning, and shares would make do with what they leave.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], threads: int) -> None:
+        self.shares = [Shares(features, threads) for features in networks]
+        self.threads = threads
 
     def __enter__(self) -> None:
-        self.threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        for shares in self.shares:
+            shares.features.forward = shares
 
     def __exit__(self, *_: object) -> None:
+        for shares in self.shares:
+            del shares.features.forward
         torch.set_num_threads(self.threads)
 
 
@@ -103,7 +113,11 @@ class Shares:
     def each(self, work: Callable[[int], T]) -> list[T]:
         """What the work gives for every share; the first is this thread's."""
         others = [_helpers(self.threads - 1).submit(work, number) for number in range(1, self.threads)]
-        return [work(0), *(other.result() for other in others)]
+        try:
+            own = work(0)
+        finally:
+            wait(others)
+        return [own, *(other.result() for other in others)]
 
 
 @cache
@@ -130,7 +144,10 @@ class _Shared(Function):
 
         def one(number: int) -> tuple[Tensor | None, ...]:
             wanted = [ctx.inputs[number], *trained] if of_x else trained
-            return torch.autograd.grad(ctx.features[number], wanted, gradients[number], allow_unused=True)
+            # the graph is kept as long as ours is: who asks for gradients a second time may have them
+            return torch.autograd.grad(
+                ctx.features[number], wanted, gradients[number], retain_graph=True, allow_unused=True
+            )
 
         slopes = ctx.shares.each(one)
         of_inputs = torch.cat([found[0] for found in slopes]) if of_x else None

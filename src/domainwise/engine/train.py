@@ -167,7 +167,8 @@ def _training(
             judged = run.evaluated_at(step)
             if judged:
                 crew.follow(changing(session.algorithm))
-                judge.ask()
+                with session.sharing:
+                    judge.ask()
             yield step
             if judged:
                 session.seconds = time.monotonic() - started

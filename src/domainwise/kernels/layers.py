@@ -12,8 +12,10 @@ WHOLE, FEW = 16, 64
 
 def conv_relu_group_norm(x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm, *, pool: bool = False) -> Tensor:
     """norm(relu(convolution(x))), or its mean over the pixels."""
+    if watched(convolution, norm):
+        return _plain(convolution(x), norm, pool)
     by_triton = group_norm.TRITON and x.is_cuda and convolution.bias is not None and group_norm.fits(norm)
-    if not by_triton or x.dtype not in (torch.float32, torch.bfloat16) or watched(convolution, norm):
+    if not by_triton or x.dtype not in (torch.float32, torch.bfloat16):
         return _elsewhere(convolution(x), norm, pool)
     affine = (convolution.bias, norm.weight, norm.bias, norm.num_groups, norm.eps)
     if first_layer.fits(x, convolution, norm) and not pool:
@@ -45,5 +47,9 @@ def watched(*modules: nn.Module) -> bool:
 def _elsewhere(x: Tensor, norm: nn.GroupNorm, pool: bool) -> Tensor:
     if x.is_cpu and x.dtype == torch.bfloat16:
         return (group_norm_bf16.relu_group_norm_mean if pool else group_norm_bf16.relu_group_norm)(x, norm)
+    return _plain(x, norm, pool)
+
+
+def _plain(x: Tensor, norm: nn.GroupNorm, pool: bool) -> Tensor:
     y: Tensor = norm(F.relu(x, inplace=True))
     return y.mean(dim=(2, 3), dtype=torch.promote_types(y.dtype, torch.float32)) if pool else y

@@ -139,7 +139,7 @@ def searched(results: Results, name: str, rule: str, draws: str) -> str:
     """The average that a method is expected to reach with so many of its draws."""
     found = searching.searched(results.collection.curves, results.of_rule(rule).columns, rule)
     own = found.get(name, found.get(f"{name}{PAPERS}", []))
-    return str(own[int(draws) - 1]) if int(draws) <= len(own) else NOT_RUN
+    return str(own[int(draws) - 1]) if 0 < int(draws) <= len(own) else NOT_RUN
 
 
 def effort(results: Results, name: str) -> str:

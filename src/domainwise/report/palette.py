@@ -12,7 +12,7 @@ NEUTRAL, FIRST = "ERM", "DAT"
 def slots(methods: Iterable[str]) -> dict[str, tuple[int, int]]:
     """{method: (colour, dash)}: where colours run out they come again with other dashes.
 
-    A method that was searched in several spaces is one for each, and the first of them has its colour.
+    A method that was searched in several spaces is one for each, and the one with the shortest name has its colour.
     """
     names = list(dict.fromkeys(methods))
     neutral, first = (

@@ -20,11 +20,12 @@ RULES = ("training-domain", "oracle")
 def draws(request: Request) -> Drawing:
     """Mean accuracy over unseen domains against draws, by a rule that looks at them and by one that does not.
 
-    Of n draws that were made, a point at k is what the rule is expected to choose from k of them taken at random; the
-    last point is the table's. Bands are standard errors over trials.
+    Of n draws that were made, a point at k is what the rule is expected to choose from k of them taken at random; where
+    all trials have as many, the last point is the table's. Bands are standard errors over trials. A method with one
+    draw is not shown.
     """
     by_rule = {rule: _in_order(request, rule) for rule in dict.fromkeys((request.rule, *RULES))}
-    by_rule = {rule: own for rule, own in by_rule.items() if any(len(found) > 1 for found in own.values())}
+    by_rule = {rule: own for rule, own in by_rule.items() if own}
     if not by_rule:
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 8 --out {folder}"
         raise TooFew(request, "two draws of a method on every domain", hint)
@@ -44,10 +45,10 @@ def draws(request: Request) -> Drawing:
 
 
 def _in_order(request: Request, rule: str) -> dict[str, list[Estimate]]:
-    """What was searched by a rule, as its table orders methods."""
+    """What was searched by a rule, in more than one draw, as its table orders methods."""
     found = searched(request.curves, request.columns, rule)
     table = table_of(request.group, selected(request.curves, rule), rule)
-    return {row.method: found[row.method] for row in table.rows if found[row.method]}
+    return {row.method: found[row.method] for row in table.rows if len(found[row.method]) > 1}
 
 
 def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict[str, list[Estimate]]:
