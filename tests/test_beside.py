@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def test_methods_trained_for_different_numbers_of_steps_are_paired_in_one_table(
     assert [(row.method, row.steps) for row in table.rows] == [("ERM", 21), ("DAT", 201)]
     assert table.rows[1].difference is not None and table.rows[1].difference.mean == pytest.approx(10.0)
     assert "ERM: 21 steps" in table.caption and "DAT: 201 steps" in table.caption
+    assert "compare" not in table.caption, "both have one draw"
+    unequal = replace(table, rows=(table.rows[0], replace(table.rows[1], draws=7)))
+    assert unequal.caption.endswith("only rows with as many compare")
     for unseen in COLOURS:
         keep(tmp_path, colours("DAT", unseen, steps=21), 0.4)
     assert [[row.method for row in table.rows] for table in tables(collect(tmp_path), "oracle")] == [

@@ -73,6 +73,8 @@ class AccuracyTable:
                 effort = f"{counted(row.steps, 'step')}, {counted(row.draws, 'draw')} x {counted(row.trials, 'trial')}"
                 efforts.setdefault(effort, []).append(row.method)
         told = [effort if len(efforts) == 1 else f"{', '.join(who)}: {effort}" for effort, who in efforts.items()]
+        if len({row.draws for row in self.rows if row.draws}) > 1:
+            told.append("more draws are more to choose from: only rows with as many compare")
         context = "; ".join([*self.made_with(), *told])
         return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
 
