@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from domainwise.kernels.fold import fold
 from domainwise.kernels.group_norm import TRITON
+from domainwise.kernels.layers import watched
 
 TILE = 8192
 """Numbers that a program of the kernel handles at once."""
@@ -65,9 +66,9 @@ def folding(x: Tensor, *layers: nn.Module) -> torch.dtype | None:
     if not TRITON or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
         return None
     for layer in layers:
-        for module in layer.modules():
-            if module._forward_hooks or (module.training and isinstance(module, nn.BatchNorm2d)):
-                return None
+        learning = any(module.training and isinstance(module, nn.BatchNorm2d) for module in layer.modules())
+        if learning or watched(*layer.modules()):
+            return None
     dtype = torch.get_autocast_dtype("cuda")
     return dtype if dtype == torch.bfloat16 else None
 

@@ -62,14 +62,18 @@ class Difference:
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
 
+def column_of(source: str, unseen: str) -> str:
+    """What a column is called: the unseen domain, after the training domain where there is one alone."""
+    return f"{source}{ARROW}{unseen}" if source else unseen
+
+
 def choices(curves: Sequence[Curve], rule: str) -> Choices:
     """The rule's choice for every method, column and trial that it can judge."""
     found: Choices = {}
     for (method, source, unseen, trial), draws in searches(curves).items():
         choice = select(draws, unseen, rule)
         if choice is not None:
-            column = f"{source}{ARROW}{unseen}" if source else unseen
-            found.setdefault(method, {}).setdefault(column, {})[trial] = choice
+            found.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = choice
     return found
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from domainwise.data import title
 from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve
+from domainwise.report.statistics import column_of
 from domainwise.report.tables import Group, in_order
 
 
@@ -33,8 +34,8 @@ class Request:
         """As in the experiment's table."""
         names = set()
         for curve in self.curves:
-            source = f"{curve.run.train_domains[0]} → " if curve.run.setting == "single" else ""
-            names |= {f"{source}{unseen}" for unseen in curve.run.test_domains}
+            source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
+            names |= {column_of(source, unseen) for unseen in curve.run.test_domains}
         return in_order(self.group.experiment.dataset, names)
 
 

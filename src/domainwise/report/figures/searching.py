@@ -9,7 +9,7 @@ from domainwise.protocol.selection import Curve, select
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import legend, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
-from domainwise.report.statistics import ARROW, Estimate, average, selected
+from domainwise.report.statistics import Estimate, average, column_of, selected
 from domainwise.report.tables import table_of
 from domainwise.sweep.collection import searches
 
@@ -56,8 +56,7 @@ def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict
     ranked: dict[str, dict[str, dict[int, list[float]]]] = {}
     for (method, source, unseen, trial), draws in searches(curves).items():
         if own := preferred(draws, unseen, rule):
-            column = f"{source}{ARROW}{unseen}" if source else unseen
-            ranked.setdefault(method, {}).setdefault(column, {})[trial] = own
+            ranked.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = own
     found = {}
     for method, by_column in ranked.items():
         most = min(len(own) for by_trial in by_column.values() for own in by_trial.values())
