@@ -17,9 +17,9 @@ from domainwise.cli import main
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.report.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.report.figures.measure import Fit, Point, adjusted, levels
-from domainwise.report.figures.searching import expected
 from domainwise.report.page import write_page
 from domainwise.report.palette import slots
+from domainwise.report.statistics import expected
 from domainwise.runs import Run
 from domainwise.sweep.collection import collect
 

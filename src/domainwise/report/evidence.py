@@ -22,8 +22,8 @@ from domainwise.data import find_dataset
 from domainwise.errors import UserError, unknown
 from domainwise.protocol.selection import Choice
 from domainwise.records import PenaltyRecord
-from domainwise.report import beside
-from domainwise.report.figures import TooFew, draw, searching
+from domainwise.report import beside, statistics
+from domainwise.report.figures import TooFew, draw
 from domainwise.report.formats import NOT_RUN, bars, cells, headings
 from domainwise.report.statistics import Estimate, estimate
 from domainwise.report.tables import AccuracyTable, Row, tables
@@ -137,7 +137,7 @@ def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
 
 def searched(results: Results, name: str, rule: str, draws: str) -> str:
     """The average that a method is expected to reach with so many of its draws."""
-    found = searching.searched(results.collection.curves, results.of_rule(rule).columns, rule)
+    found = statistics.searched(results.collection.curves, results.of_rule(rule).columns, rule)
     own = found.get(name, found.get(f"{name}{PAPERS}", []))
     return str(own[int(draws) - 1]) if 0 < int(draws) <= len(own) else NOT_RUN
 

@@ -98,6 +98,39 @@ def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -
     return estimate([float(np.mean([scores[column][trial] for column in columns])) for trial in sorted(trials)])
 
 
+def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict[str, list[Estimate]]:
+    """{method: the average over these columns with 1, 2, ... draws}."""
+    ranked: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for (method, source, unseen, trial), draws in searches(curves).items():
+        if own := preferred(draws, unseen, rule):
+            ranked.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = own
+    found = {}
+    for method, by_column in ranked.items():
+        most = min(len(own) for by_trial in by_column.values() for own in by_trial.values())
+        scores = (
+            {column: {t: expected(own, k) for t, own in by_trial.items()} for column, by_trial in by_column.items()}
+            for k in range(1, 1 + most)
+        )
+        averages = [average(of_k, columns) for of_k in scores]
+        found[method] = [one for one in averages if one is not None]
+    return found
+
+
+def preferred(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
+    """Accuracies, in per cent, of what a rule chooses, and of what it would choose next if that were not there."""
+    left, found = list(curves), []
+    while choice := select(left, unseen, rule):
+        found.append(100 * choice.accuracy)
+        left = [curve for curve in left if curve.run != choice.run]
+    return found
+
+
+def expected(ranked: Sequence[float], k: int) -> float:
+    """The mean of a choice over all sets of k draws: draw j of n, best first, is the choice of C(n - 1 - j, k - 1)."""
+    n = len(ranked)
+    return sum(math.comb(n - 1 - j, k - 1) * value for j, value in enumerate(ranked)) / math.comb(n, k)
+
+
 def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference | None:
     """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation.
 

@@ -1,17 +1,12 @@
 """What searching buys: accuracy against the number of draws that a rule may choose from."""
 
-import math
-from collections.abc import Sequence
-
 from matplotlib.ticker import MaxNLocator
 
-from domainwise.protocol.selection import Curve, select
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import legend, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
-from domainwise.report.statistics import Estimate, average, column_of, selected
+from domainwise.report.statistics import Estimate, searched, selected
 from domainwise.report.tables import table_of
-from domainwise.sweep.collection import searches
 
 RULES = ("training-domain", "oracle")
 """One that does not look at the unseen domain, and one that does."""
@@ -49,36 +44,3 @@ def _in_order(request: Request, rule: str) -> dict[str, list[Estimate]]:
     found = searched(request.curves, request.columns, rule)
     table = table_of(request.group, selected(request.curves, rule), rule)
     return {row.method: found[row.method] for row in table.rows if len(found[row.method]) > 1}
-
-
-def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict[str, list[Estimate]]:
-    """{method: the average over these columns with 1, 2, ... draws}."""
-    ranked: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for (method, source, unseen, trial), draws in searches(curves).items():
-        if own := preferred(draws, unseen, rule):
-            ranked.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = own
-    found = {}
-    for method, by_column in ranked.items():
-        most = min(len(own) for by_trial in by_column.values() for own in by_trial.values())
-        scores = (
-            {column: {t: expected(own, k) for t, own in by_trial.items()} for column, by_trial in by_column.items()}
-            for k in range(1, 1 + most)
-        )
-        averages = [average(of_k, columns) for of_k in scores]
-        found[method] = [one for one in averages if one is not None]
-    return found
-
-
-def preferred(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
-    """Accuracies, in per cent, of what a rule chooses, and of what it would choose next if that were not there."""
-    left, found = list(curves), []
-    while choice := select(left, unseen, rule):
-        found.append(100 * choice.accuracy)
-        left = [curve for curve in left if curve.run != choice.run]
-    return found
-
-
-def expected(ranked: Sequence[float], k: int) -> float:
-    """The mean of a choice over all sets of k draws: draw j of n, best first, is the choice of C(n - 1 - j, k - 1)."""
-    n = len(ranked)
-    return sum(math.comb(n - 1 - j, k - 1) * value for j, value in enumerate(ranked)) / math.comb(n, k)
