@@ -247,6 +247,16 @@ def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
     assert len(axis.lines) == 1, "of six runs the standard error tells more"
 
 
+def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
+    """Not to the untrained network, unless that is what was chosen."""
+    keep(tmp_path, 0.6)
+    low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
+    assert 10 < low < 60 < high
+    keep(tmp_path, 0.05, trial=1)
+    low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
+    assert low < 5 and high > 60
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 def test_what_a_choice_from_some_draws_is_expected_to_reach(k: int) -> None:
     """Against every set of k, in which the rule's favourite is the first."""

@@ -1,7 +1,9 @@
 """Figures over the steps of training: accuracies and penalties."""
 
+from collections.abc import Sequence
+
 from domainwise.records import PenaltyRecord
-from domainwise.report.courses import courses
+from domainwise.report.courses import Course, courses
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import GROUND, legend, line, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
@@ -36,10 +38,18 @@ def curves(request: Request) -> Drawing:
                     axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
             axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
-        axis.set(xlabel="step")
+        axis.set(xlabel="step", ylim=_room(own))
     axes[0].set(ylabel="accuracy, %")
     legend(figure, axes[0])
     return Drawing(figure, [])
+
+
+def _room(own: Sequence[Course]) -> tuple[float, float]:
+    """The accuracies that training moves between; the untrained network's may lie outside."""
+    shown = [value for one in own for run in one.runs for value in (run[1:] or run)]
+    shown += [value for one in own for _, value, _ in one.chosen]
+    margin = 0.05 * (max(shown) - min(shown)) + 0.5
+    return min(shown) - margin, max(shown) + margin
 
 
 def penalties(request: Request) -> Drawing:
