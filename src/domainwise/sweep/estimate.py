@@ -14,15 +14,19 @@ from domainwise.engine.session import Session
 from domainwise.runs import Run
 
 STEPS = 3
+ENOUGH = 1.0
+"""Seconds from which one step is measure enough."""
 JUDGED = 100
 """Images of each split that are judged; a whole evaluation costs in proportion."""
+FEW, LARGE = 2, 64
+"""Images per domain and of each split that a CPU is given of those with more pixels a side: one takes it long."""
 
 
 def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
     """The sum over all runs of one thread's (or one GPU's) time.
 
-    Each algorithm is timed once, at the smallest batch it will meet; steps are taken to cost in proportion to their
-    batch, which is true of a busy device.
+    Each algorithm is timed once, at the smallest batch it will meet or less; steps are taken to cost in proportion to
+    their batch, which is true of a busy device.
     """
     place = pick_device(device)
     threads = torch.get_num_threads()
@@ -45,18 +49,29 @@ def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -
 def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[float, float]:
     """Seconds per image of a batch, and per evaluation."""
     data = find_dataset(run.dataset).load(data_root, run.image_size)
+    few = place.type == "cpu" and run.image_size > LARGE
+    batch, judged = (FEW, FEW) if few else (int(run.hparams["batch_size"] or 1), JUDGED)
+    hparams = run.hparams | {"batch_size": batch}
     with torch.random.fork_rng():
-        session = Session(replace(run, weights="", steps=STEPS), data, place)  # random weights take as long
-        session.step()
-        began = _now(place)
-        for _ in range(STEPS):
-            session.step()
-        stepped = _now(place)
+        # random weights take as long
+        session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, place)
+        step = _timed(session, 1, place)
+        if step < ENOUGH:
+            step = _timed(session, STEPS, place)
         parts = parts_to_judge(run, session.environments)
-        sample = {part: rows[:JUDGED] for part, rows in parts.items()}
+        sample = {part: rows[:judged] for part, rows in parts.items()}
+        began = _now(place)
         judge(session.algorithm, session.environments, sample, run.train_domains)
         share = sum(map(len, sample.values())) / sum(map(len, parts.values()))
-        return (stepped - began) / STEPS / int(run.hparams["batch_size"] or 1), (_now(place) - stepped) / share
+        return step / batch, (_now(place) - began) / share
+
+
+def _timed(session: Session, steps: int, place: torch.device) -> float:
+    """Seconds per step."""
+    began = _now(place)
+    for _ in range(steps):
+        session.step()
+    return (_now(place) - began) / steps
 
 
 def _now(place: torch.device) -> float:
