@@ -24,11 +24,11 @@ def relu_group_norm(x: Tensor, norm: nn.GroupNorm) -> Tensor:
 
 
 def relu_group_norm_mean(x: Tensor, norm: nn.GroupNorm) -> Tensor:
-    """The mean over pixels of norm(relu(x)), [N, C], which may overwrite x.
+    """The mean over pixels of norm(relu(x)), [N, C].
 
     It is found from sums over pixels alone: nothing is normalised pixel by pixel.
     """
-    sums: Tensor = Moments.apply(F.relu(x, inplace=True).permute(0, 2, 3, 1))  # type: ignore[no-untyped-call]
+    sums: Tensor = Moments.apply(x)  # type: ignore[no-untyped-call]
     first, second = sums.unflatten(2, (norm.num_groups, -1)) / (x.shape[2] * x.shape[3])
     mean = first.mean(2, keepdim=True)
     variance = (second.mean(2, keepdim=True) - mean.square()).clamp_min(0)
@@ -57,17 +57,16 @@ class Rows(torch.autograd.Function):
 
 
 class Moments(torch.autograd.Function):
-    """Sums over pixels of r [N, H, W, C] and of its squares, [2, N, C], in float32; the gradient takes one pass."""
+    """Sums over pixels of relu(x) and of its squares, [2, N, C], in float32."""
 
     @staticmethod
-    def forward(ctx: Any, r: Tensor) -> Tensor:
-        ctx.save_for_backward(r)
-        wide = torch.promote_types(r.dtype, torch.float32)
-        # in two steps: sums of bf16 are rounded to bf16, and errors of many small ones cancel out
-        return torch.stack([t.sum(1).sum(1, dtype=wide) for t in (r, r * r)])
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return group_norm_cpu.moments(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (r,) = ctx.saved_tensors
-        first, second = gradients[0].to(r.dtype)[:, :, None, None]
-        return torch.addcmul(first, r, second, value=2)
+        (x,) = ctx.saved_tensors
+        first, second = gradients[0].to(x.dtype)[..., None, None]
+        slopes: Tensor = torch.ops.aten.threshold_backward(torch.addcmul(first, x, second, value=2), x, 0)
+        return slopes

@@ -1,4 +1,4 @@
-"""ReLU and GroupNorm on a CPU, forward and backward, over channels_last memory, for groups of few channels.
+"""ReLU and GroupNorm on a CPU, forward and backward, over channels_last memory, for groups of few channels; and sums.
 
 The formulas are those of `group_norm_triton`. PyTorch's own kernel takes one group of one pixel at a time, which may
 be less than a vector register holds, and then ten times as long. Here whole rows of channels are summed first, and
@@ -59,6 +59,17 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor)
     return dx, gradients.flatten(1)
 
 
+def moments(x: Tensor) -> Tensor:
+    """Sums over pixels of relu(x) and of its squares, [2, N, C]."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    sums = torch.empty(len(x), 2, x.shape[1], dtype=_wide(x))
+    for buffers, x_part, own in _parts(2, _rows(x), sums):
+        r, squares = buffers
+        torch.mul(r.copy_(x_part).relu_(), r, out=squares)
+        own.copy_(buffers.sum(2).transpose(0, 1))
+    return sums.transpose(0, 1)
+
+
 def _rows(x: Tensor) -> Tensor:
     """The rows of channels [N, HW, C] as they lie in memory."""
     return x.permute(0, 2, 3, 1).flatten(1, 2)
@@ -67,9 +78,13 @@ def _rows(x: Tensor) -> Tensor:
 def _parts(count: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """A few samples of each at a time, after as much of `count` buffers in float32 as their rows need."""
     size = min(len(rows), max(1, CACHED // prod(rows.shape[1:])))
-    buffers = torch.empty(count, size, *rows.shape[1:])
+    buffers = torch.empty(count, size, *rows.shape[1:], dtype=_wide(rows))
     for parts in zip(*(tensor.split(size) for tensor in (rows, *others)), strict=True):
         yield buffers[:, : len(parts[0])], *parts
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _sums(rows: Tensor, groups: int) -> Tensor:
