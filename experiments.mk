@@ -2,12 +2,12 @@
 #
 # Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout` saves, and
 # `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --precision bf16, --workers 8.
-# The data is looked for in $DOMAINWISE_DATA. Records of MNIST and PACS are bf16, those of Digits tf32, which not every
+# The data is looked for in $DOMAINWISE_DATA. Records of ColoredMNIST, RotatedMNIST and PACS are bf16, those of Digits tf32, which not every
 # device has; OPTIONS may name another precision, for records of their own.
 OPTIONS ?=
 READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
 
-EXPERIMENTS := cmnist backgrounds backgrounds-radius backgrounds-batch rotated pacs digits theory
+EXPERIMENTS := cmnist backgrounds backgrounds-radius backgrounds-batch rotated rotated-penalty pacs digits theory
 
 .PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=publish-%) $(EXPERIMENTS:%=unpack-%)
 
@@ -71,6 +71,14 @@ reproduce-rotated:
 	$(DOMAINWISE) reproduce db --dataset RotatedMNIST --algorithms ERM,IRM,DAT --hparams 1 --trials 3 \
 	    --out runs/rotated --precision bf16 $(OPTIONS)
 	$(MAKE) publish-rotated
+
+# How much of IRM's gap to ERM is the weight of its penalty? A small network, on a CPU.
+PENALTY := $(DOMAINWISE) sweep --dataset RotatedMNIST --network mlp --hparams 1 --trials 3 --steps 2001 --device cpu \
+    --out runs/rotated-penalty
+reproduce-rotated-penalty:
+	$(PENALTY) --algorithms ERM $(OPTIONS)
+	$(PENALTY) --algorithms IRM --grid penalty=0.1,1,10,100 $(OPTIONS)
+	$(MAKE) publish-rotated-penalty
 
 # PACS with ImageNet ResNet-50, at the defaults, with fewer steps than the paper's; AT, with eleven passes a step, once.
 # PACS_NETWORK=resnet50-v1 for weights whose strides are the original ones.

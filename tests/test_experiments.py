@@ -1,5 +1,7 @@
 """`make reproduce-NAME`: every command it would give is one, and every experiment is published and continued."""
 
+import gzip
+import json
 import re
 import shlex
 import subprocess
@@ -36,6 +38,16 @@ def test_an_experiment_unpacks_trains_and_publishes(name: str) -> None:
     for words in given:
         program.make_context("domainwise", list(words))
         program.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_continues_what_is_published(name: str) -> None:
+    """On a CPU as well, whose own precision may be another: runs in that would be others."""
+    with gzip.open(ROOT / "results" / name / "runs.jsonl.gz", "rt") as lines:
+        published = {json.loads(line)["run"]["precision"] for line in lines}
+    trained = [words for words in recipe(f"reproduce-{name}") if words[0] in ("sweep", "reproduce")]
+    asked = {words[words.index("--precision") + 1] if "--precision" in words else "fp32" for words in trained}
+    assert asked == published
 
 
 def test_every_method_is_tried_on_backgrounds() -> None:
