@@ -2,8 +2,8 @@
 #
 # Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout` saves, and
 # `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --precision bf16, --workers 8.
-# The data is looked for in $DOMAINWISE_DATA. Records of ColoredMNIST, RotatedMNIST and PACS are bf16, those of Digits tf32, which not every
-# device has; OPTIONS may name another precision, for records of their own.
+# The data is looked for in $DOMAINWISE_DATA. Records of ColoredMNIST, RotatedMNIST and PACS are bf16, those of Digits
+# tf32; not every device has these, and OPTIONS may name another precision, for records of their own.
 OPTIONS ?=
 READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
 
@@ -81,9 +81,10 @@ reproduce-rotated-penalty:
 	$(MAKE) publish-rotated-penalty
 
 # PACS with ImageNet ResNet-50, at the defaults, with fewer steps than the paper's; AT, with eleven passes a step, once.
-# PACS_NETWORK=resnet50-v1 for weights whose strides are the original ones.
-PACS_NETWORK ?= resnet50
-PACS := $(DOMAINWISE) sweep --dataset PACS --hparams 1 --steps 1501 --network $(PACS_NETWORK) --out runs/pacs --precision bf16
+# PACS_NETWORK=resnet50 for torchvision's weights, whose strides are not the original ones, and records of their own.
+PACS_NETWORK ?= resnet50-v1
+PACS := $(DOMAINWISE) sweep --dataset PACS --hparams 1 --steps 1501 --network $(PACS_NETWORK) --out runs/pacs \
+    --precision bf16
 reproduce-pacs:
 	$(PACS) --algorithms ERM,DAT,UAT --trials 3 $(OPTIONS)
 	$(PACS) --algorithms AT --trials 1 $(OPTIONS)
@@ -91,9 +92,9 @@ reproduce-pacs:
 
 # Where the first trial's models look, on the same sketches; runs/pacs must hold the models.
 .PHONY: heatmaps-pacs
-heatmaps-pacs:
-	$(DOMAINWISE) cam runs/pacs --test-domain sketch --trial 0 --out runs/pacs/heatmaps.png --json > heatmaps.tmp
-	mv heatmaps.tmp results/pacs/heatmaps.json
+heatmaps-pacs: $(READY_IF_OURS)
+	$(DOMAINWISE) cam runs/pacs --test-domain sketch --trial 0 --out runs/pacs/heatmaps.png --json > runs/pacs/heatmaps.json
+	cp runs/pacs/heatmaps.json results/pacs/heatmaps.json
 
 # Digits: trained on MNIST alone, tested on the other collections whose files are there.
 DIGITS_TESTS ?= MNIST-M,USPS

@@ -6,44 +6,88 @@ from typing import Any
 import pytest
 import torch
 
-from domainwise.engine.session import Session
 from domainwise.runs import Run
 from domainwise.sweep import estimate
 from folders import make_folder
 
+PARTS = {("lab", "in"): torch.arange(250), ("clinic", "out"): torch.arange(50)}
+"""What an evaluation judges."""
 
-@pytest.mark.parametrize(("size", "given"), [(16, 4), (96, 2)])
-@pytest.mark.parametrize(("seconds", "made"), [(0.5, [1, 3]), (6.0, [1])])
-def test_a_cpu_is_shown_few_large_images_and_few_long_steps(
-    size: int, given: int, seconds: float, made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+
+class Clock:
+    """Steps and evaluations that take the time they are told to take."""
+
+    def __init__(self, per_image: float, first: float) -> None:
+        self.now, self.per_image, self.first = 0.0, per_image, first
+        self.steps: list[int] = []
+        self.judged: list[int] = []
+
+    def session(self, run: Run, *_: object) -> Any:
+        clock = self
+
+        class Session:
+            environments, algorithm, waited = None, None, False
+            batch = int(run.hparams["batch_size"] or 0)
+
+            def step(self) -> None:
+                clock.now += clock.per_image * self.batch + (0 if self.waited else clock.first)
+                self.waited = True
+                clock.steps.append(self.batch)
+
+        assert run.weights == "", "no file is needed"
+        return Session()
+
+    def judge(self, _: object, __: object, sample: dict[tuple[str, str], torch.Tensor], ___: object) -> None:
+        self.judged.append(sum(map(len, sample.values())))
+        self.now += 0.5 * self.judged[-1]
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "per_image", "first", "steps", "judged"),
+    [
+        ("cpu", 16, 0.01, 0.0, [4, 4, 4, 4], 150),
+        ("cpu", 16, 1.0, 0.0, [4], 150),
+        ("cpu", 96, 0.01, 0.0, [2, 2, 2, 2, 4, 4, 4, 4], 150),
+        ("cpu", 96, 0.3, 0.0, [2, 2, 2, 2, 4], 150),
+        ("cpu", 96, 1.0, 0.0, [2], 4),
+        ("meta", 96, 0.01, 5.0, [4, 4, 4, 4], 150),
+        ("meta", 96, 1.0, 5.0, [4, 4, 4, 4], 150),
+    ],
+)
+def test_steps_and_evaluations_are_timed_once_and_in_proportion(
+    place: str,
+    size: int,
+    per_image: float,
+    first: float,
+    steps: list[int],
+    judged: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shown: list[object] = []
-    steps: list[int] = []
-
-    class Watched(Session):
-        def __init__(self, run: Run, *others: Any) -> None:
-            shown.append(run.hparams["batch_size"])
-            super().__init__(run, *others)
-
-    def timed(_: Session, count: int, __: torch.device) -> float:
-        steps.append(count)
-        return seconds
-
-    monkeypatch.setattr(estimate, "Session", Watched)
-    monkeypatch.setattr(estimate, "_timed", timed)
-    monkeypatch.setattr(estimate, "_now", lambda _: 0.0)
+    """A CPU is shown few large images first, and a long step is not made again; another's first step prepares it."""
+    clock = Clock(per_image, first)
+    monkeypatch.setattr(estimate, "pick_device", lambda _: torch.device(place))
+    monkeypatch.setattr(estimate, "Session", clock.session)
+    monkeypatch.setattr(estimate, "judge", clock.judge)
+    monkeypatch.setattr(estimate, "parts_to_judge", lambda *_: PARTS)
+    monkeypatch.setattr(estimate, "_now", lambda _: clock.now)
+    more: dict[str, Any] = {"network": "small-cnn", "steps": 10, "image_size": size}
     photos = str(make_folder(tmp_path / "photos"))
-    hparams = {"batch_size": 4}
-    run = Run.plan(photos, "ERM", "lab", network="small-cnn", hparams=hparams, steps=10, image_size=size)
-    assert estimate.estimate_seconds([run, run], "cpu", None) == pytest.approx(2 * 10 * 4 * seconds / given)
-    assert shown == [given], "once for all runs of an algorithm"
-    assert steps == made
+    runs = [Run.plan(photos, "ERM", "lab", hparams={"batch_size": batch}, **more) for batch in (8, 4, 4)]
+    evaluations = 3 * (len(range(0, 10, runs[0].evaluate_every)) + 1)
+    expected = 10 * 16 * per_image + evaluations * 0.5 * 300
+    assert estimate.estimate_seconds(runs, "any", None) == pytest.approx(expected)
+    assert clock.steps == steps and clock.judged == [judged]
 
 
-def test_an_estimate_is_in_proportion_to_steps_and_batches() -> None:
-    def seconds(steps: int, batch: int) -> float:
-        run = Run.plan("BackgroundDigits", "ERM", "scene1", hparams={"batch_size": batch}, steps=steps)
-        return estimate.estimate_seconds([run], "cpu", None)
-
-    assert seconds(10, 4) > 0
-    assert seconds(100_000, 32) > 20 * seconds(1000, 8)
+def test_one_image_per_domain_is_fewer_than_few(tmp_path: Path) -> None:
+    run = Run.plan(
+        str(make_folder(tmp_path / "photos")),
+        "ERM",
+        "lab",
+        network="small-cnn",
+        hparams={"batch_size": 1},
+        steps=2,
+        image_size=96,
+    )
+    assert estimate.estimate_seconds([run], "cpu", None) > 0

@@ -15,8 +15,10 @@ from scipy import stats
 
 from domainwise.cli import main
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.report.courses import Course
 from domainwise.report.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.report.figures.measure import Fit, Point, adjusted, levels
+from domainwise.report.figures.over_time import _room
 from domainwise.report.page import write_page
 from domainwise.report.palette import slots
 from domainwise.report.statistics import expected
@@ -248,13 +250,24 @@ def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
 
 
 def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
-    """Not to the untrained network, unless that is what was chosen."""
+    """Not to what a network has after one step, unless that is what was chosen."""
     keep(tmp_path, 0.6)
     low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
     assert 10 < low < 60 < high
     keep(tmp_path, 0.05, trial=1)
     low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
     assert low < 5 and high > 60
+
+
+def test_a_course_has_room_for_what_was_chosen_and_for_all_that_came_later() -> None:
+    at_first = Course("ERM", (0, 10), (10.0, 60.0), (0.0, 0.0), ((0, 10.0, 0),), ((10.0, 60.0),))
+    low, high = _room([at_first])
+    assert low < 10 and high > 60
+    later = Course("ERM", (100, 200), (40.0, 80.0), (0.0, 0.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,)))
+    low, high = _room([later])
+    assert low < 30 and high > 80
+    once = Course("ERM", (0,), (10.0,), (0.0,), ((0, 10.0, 0),), ((10.0,),))
+    assert _room([once]) == (9.5, 10.5)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])

@@ -131,6 +131,15 @@ def test_where_nothing_gets_through_there_is_the_bias(channels: int) -> None:
     assert torch.equal(relu_group_norm(x, norm), norm.bias.bfloat16()[:, None, None].expand(x.shape))
 
 
+def test_sums_of_powers_in_parts_leave_x_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(5, 6, 3, 4).bfloat16()
+    kept = x.clone()
+    monkeypatch.setattr(group_norm_cpu, "CACHED", 2 * x[0].numel())
+    r = x.double().relu()
+    assert torch.allclose(group_norm_cpu.moments(x).double(), torch.stack([r.sum((2, 3)), r.square().sum((2, 3))]))
+    assert torch.equal(x, kept)
+
+
 def test_sums_of_powers_have_all_derivatives() -> None:
     x = (torch.rand(2, 3, 2, 4, dtype=torch.float64) - 0.5).requires_grad_()
     assert torch.autograd.gradcheck(Moments.apply, x)

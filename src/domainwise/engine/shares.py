@@ -126,40 +126,28 @@ def _helpers(number: int) -> ThreadPoolExecutor:
 
 
 class _Shared(Function):
-    """Features of all samples from those of shares, which keep what their gradients need until they are asked for.
-
-    Whoever asks a second time, of a graph that was retained, pays for the features a second time.
-    """
+    """Features of all samples from those of shares, which keep what their gradients need."""
 
     @staticmethod
     def forward(ctx: Any, shares: Shares, x: Tensor, *weights: Tensor) -> Tensor:
-        ctx.save_for_backward(x, *weights)
-        ctx.shares, ctx.of_x = shares, ctx.needs_input_grad[1]
-        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        ctx.mode = torch.autocast("cpu", dtype, enabled=enabled)
-        ctx.made = _Shared.made(ctx, x)
-        return torch.cat([own.detach() for own in ctx.made[1]])
-
-    @staticmethod
-    def made(ctx: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The shares of x, and their features."""
-        inputs = [own.detach().requires_grad_(ctx.of_x) for own in ctx.shares.divide(x)]
-        with ctx.mode:
-            return inputs, ctx.shares.compute(inputs, graph=True)
+        inputs = [own.detach().requires_grad_(ctx.needs_input_grad[1]) for own in shares.divide(x)]
+        features = shares.compute(inputs, graph=True)
+        ctx.shares, ctx.inputs, ctx.weights, ctx.features = shares, inputs, weights, features
+        return torch.cat([own.detach() for own in features])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, *of_weights = ctx.needs_input_grad[1:]
-        x, *weights = ctx.saved_tensors
-        inputs, features = ctx.made or _Shared.made(ctx, x)
-        ctx.made = None
-        trained = [weight for weight, wanted in zip(weights, of_weights, strict=True) if wanted]
+        _, of_x, *of_weights = ctx.needs_input_grad
+        trained = [weight for weight, wanted in zip(ctx.weights, of_weights, strict=True) if wanted]
         gradients = ctx.shares.divide(gradient)
 
         def one(number: int) -> tuple[Tensor | None, ...]:
-            wanted = [inputs[number], *trained] if of_x else trained
-            return torch.autograd.grad(features[number], wanted, gradients[number], allow_unused=True)
+            wanted = [ctx.inputs[number], *trained] if of_x else trained
+            # the graph is kept as long as ours is: who asks for gradients a second time may have them
+            return torch.autograd.grad(
+                ctx.features[number], wanted, gradients[number], retain_graph=True, allow_unused=True
+            )
 
         slopes = ctx.shares.each(one)
         of_inputs = torch.cat([found[0] for found in slopes]) if of_x else None

@@ -57,7 +57,7 @@ class Rows(torch.autograd.Function):
 
 
 class Moments(torch.autograd.Function):
-    """Sums over pixels of relu(x) and of its squares, [2, N, C], in float32."""
+    """Sums over pixels of relu(x) and of its squares, [2, N, C], in float32 if x is not wider."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

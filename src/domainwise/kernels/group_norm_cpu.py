@@ -20,7 +20,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) ->
     """norm(relu(x)), and the means and 1 / deviations [N, G] of relu(x)."""
     x = x.contiguous(memory_format=torch.channels_last)
     y = torch.empty_like(x)
-    means, scales = torch.empty(len(x), groups, 1), torch.empty(len(x), groups, 1)
+    means, scales = (torch.empty(len(x), groups, 1, dtype=_wide(x)) for _ in range(2))
     weight, bias = weight.view(groups, -1), bias.view(groups, -1)
     n = prod(x.shape[1:]) // groups
     for buffers, x_part, y_part, mean, scale in _parts(2, _rows(x), _rows(y), means, scales):
@@ -42,7 +42,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor)
     dx = torch.empty_like(x)
     mean, scale = mean.unsqueeze(2), scale.unsqueeze(2)
     weight = weight.view(mean.shape[1], -1)
-    gradients = torch.zeros(2, *weight.shape)
+    gradients = torch.zeros(2, *weight.shape, dtype=_wide(x))
     n = prod(x.shape[1:]) // len(weight)
     for buffers, x_part, dy_part, dx_part, m, s in _parts(3, _rows(x), _rows(dy), _rows(dx), mean, scale):
         r, dr, products = buffers
@@ -76,7 +76,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _parts(count: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """A few samples of each at a time, after as much of `count` buffers in float32 as their rows need."""
+    """A few samples of each at a time, after as much of `count` wide buffers as their rows need."""
     size = min(len(rows), max(1, CACHED // prod(rows.shape[1:])))
     buffers = torch.empty(count, size, *rows.shape[1:], dtype=_wide(rows))
     for parts in zip(*(tensor.split(size) for tensor in (rows, *others)), strict=True):
@@ -84,6 +84,7 @@ def _parts(count: int, rows: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, 
 
 
 def _wide(x: Tensor) -> torch.dtype:
+    """float32, or what is wider."""
     return torch.promote_types(x.dtype, torch.float32)
 
 

@@ -15,18 +15,19 @@ from domainwise.runs import Run
 
 STEPS = 3
 ENOUGH = 1.0
-"""Seconds from which one step is measure enough."""
+"""Seconds from which a CPU's first step is measure enough; a GPU's prepares the others."""
 JUDGED = 100
 """Images of each split that are judged; a whole evaluation costs in proportion."""
 FEW, LARGE = 2, 64
-"""Images per domain and of each split that a CPU is given of those with more pixels a side: one takes it long."""
+"""Images per domain and of each split that are tried first of those with more pixels a side, of which a CPU may take
+minutes for a batch."""
 
 
 def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
     """The sum over all runs of one thread's (or one GPU's) time.
 
-    Each algorithm is timed once, at the smallest batch it will meet or less; steps are taken to cost in proportion to
-    their batch, which is true of a busy device.
+    Each algorithm is timed once, at the smallest batch it will meet, or less where that takes long; steps are taken to
+    cost in proportion to their batch, which is true of a busy device.
     """
     place = pick_device(device)
     threads = torch.get_num_threads()
@@ -49,17 +50,18 @@ def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -
 def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[float, float]:
     """Seconds per image of a batch, and per evaluation."""
     data = find_dataset(run.dataset).load(data_root, run.image_size)
-    few = place.type == "cpu" and run.image_size > LARGE
-    batch, judged = (FEW, FEW) if few else (int(run.hparams["batch_size"] or 1), JUDGED)
-    hparams = run.hparams | {"batch_size": batch}
+    on_cpu, whole = place.type == "cpu", int(run.hparams["batch_size"] or 1)
     with torch.random.fork_rng():
-        # random weights take as long
-        session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, place)
-        step = _timed(session, 1, place)
-        if step < ENOUGH:
+        for batch in [FEW, whole] if on_cpu and run.image_size > LARGE and whole > FEW else [whole]:
+            hparams = run.hparams | {"batch_size": batch}
+            # random weights take as long
+            session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, place)
+            step = _timed(session, 1, place)
+            if on_cpu and step >= ENOUGH:
+                break
             step = _timed(session, STEPS, place)
         parts = parts_to_judge(run, session.environments)
-        sample = {part: rows[:judged] for part, rows in parts.items()}
+        sample = {part: rows[: JUDGED if batch == whole else FEW] for part, rows in parts.items()}
         began = _now(place)
         judge(session.algorithm, session.environments, sample, run.train_domains)
         share = sum(map(len, sample.values())) / sum(map(len, parts.values()))

@@ -45,9 +45,10 @@ def curves(request: Request) -> Drawing:
 
 
 def _room(own: Sequence[Course]) -> tuple[float, float]:
-    """The accuracies that training moves between; the untrained network's may lie outside."""
-    shown = [value for one in own for run in one.runs for value in (run[1:] or run)]
-    shown += [value for one in own for _, value, _ in one.chosen]
+    """The accuracies that training moves between, and those chosen; a network's after one step may lie outside."""
+    shown = [value for one in own for _, value, _ in one.chosen]
+    for one in own:
+        shown += [value for run in one.runs for step, value in zip(one.steps, run, strict=False) if step > 0]
     margin = 0.05 * (max(shown) - min(shown)) + 0.5
     return min(shown) - margin, max(shown) + margin
 
