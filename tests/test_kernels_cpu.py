@@ -132,7 +132,7 @@ def test_where_nothing_gets_through_there_is_the_bias(channels: int) -> None:
 
 
 def test_sums_of_powers_in_parts_leave_x_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(5, 6, 3, 4).bfloat16()
+    x = torch.randn(5, 6, 3, 4).bfloat16().contiguous(memory_format=torch.channels_last)
     kept = x.clone()
     monkeypatch.setattr(group_norm_cpu, "CACHED", 2 * x[0].numel())
     r = x.double().relu()
