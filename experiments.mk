@@ -1,7 +1,7 @@
 # The experiments of docs/reproduction.md: `make reproduce-NAME` trains into runs/NAME and publishes to results/NAME.
 #
 # Every target continues: what results/NAME or runs/NAME hold is not trained again. Ctrl-C or `timeout` saves, and
-# `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --precision bf16, --workers 8.
+# `make publish-NAME` then publishes the draws that are whole. OPTIONS go to every sweep: --device cuda, --workers 8.
 # The data is looked for in $DOMAINWISE_DATA. Records of ColoredMNIST, RotatedMNIST and PACS are bf16, those of Digits
 # tf32; not every device has these, and OPTIONS may name another precision, for records of their own.
 OPTIONS ?=

@@ -24,9 +24,8 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) ->
     weight, bias = weight.view(groups, -1), bias.view(groups, -1)
     n = prod(x.shape[1:]) // groups
     for buffers, x_part, y_part, mean, scale in _parts(2, _rows(x), _rows(y), means, scales):
-        r, squares = buffers
-        torch.mul(r.copy_(x_part).relu_(), r, out=squares)
-        first, second = _sums(buffers, groups).sum(3, keepdim=True).div_(n)
+        r = buffers[0]
+        first, second = _by_group(_powers(x_part, buffers), groups).sum(3, keepdim=True).div_(n)
         mean.copy_(first)
         torch.rsqrt(second.addcmul_(first, first, value=-1).clamp_min_(0).add_(eps), out=scale)
         slope = scale * weight
@@ -47,7 +46,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor)
     for buffers, x_part, dy_part, dx_part, m, s in _parts(3, _rows(x), _rows(dy), _rows(dx), mean, scale):
         r, dr, products = buffers
         torch.mul(dr.copy_(dy_part), r.copy_(x_part).relu_(), out=products)
-        sums = _sums(buffers[1:], len(weight))
+        sums = _by_group(buffers[1:].sum(2), len(weight))
         dbias, dweight = sums
         dweight.addcmul_(dbias, m, value=-1).mul_(s)
         gradients += sums.sum(1)
@@ -64,9 +63,7 @@ def moments(x: Tensor) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     sums = torch.empty(len(x), 2, x.shape[1], dtype=_wide(x))
     for buffers, x_part, own in _parts(2, _rows(x), sums):
-        r, squares = buffers
-        torch.mul(r.copy_(x_part).relu_(), r, out=squares)
-        own.copy_(buffers.sum(2).transpose(0, 1))
+        own.copy_(_powers(x_part, buffers).transpose(0, 1))
     return sums.transpose(0, 1)
 
 
@@ -88,9 +85,16 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _sums(rows: Tensor, groups: int) -> Tensor:
-    """Over pixels: [2, N, G, C / G] of two buffers."""
-    return rows.sum(2).unflatten(2, (groups, -1))
+def _powers(x_part: Tensor, buffers: Tensor) -> Tensor:
+    """relu(x) and its squares in two buffers, and the sums of both over pixels [2, N, C]."""
+    r, squares = buffers
+    torch.mul(r.copy_(x_part).relu_(), r, out=squares)
+    return buffers.sum(2)
+
+
+def _by_group(sums: Tensor, groups: int) -> Tensor:
+    """[2, N, C] as [2, N, G, C / G]."""
+    return sums.unflatten(2, (groups, -1))
 
 
 def _row(values: Tensor) -> Tensor:

@@ -51,8 +51,9 @@ def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[flo
     """Seconds per image of a batch, and per evaluation."""
     data = find_dataset(run.dataset).load(data_root, run.image_size)
     on_cpu, whole = place.type == "cpu", int(run.hparams["batch_size"] or 1)
+    sizes = [FEW, whole] if on_cpu and run.image_size > LARGE and whole > FEW else [whole]
     with torch.random.fork_rng():
-        for batch in [FEW, whole] if on_cpu and run.image_size > LARGE and whole > FEW else [whole]:
+        for batch in sizes:
             hparams = run.hparams | {"batch_size": batch}
             # random weights take as long
             session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, place)
