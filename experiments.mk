@@ -7,16 +7,16 @@
 OPTIONS ?=
 READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
 
-EXPERIMENTS := cmnist backgrounds backgrounds-radius backgrounds-batch rotated rotated-penalty pacs digits theory
+EXPERIMENTS := cmnist backgrounds backgrounds-radius backgrounds-batch rotated rotated-penalty pacs pacs-search digits theory
 
-.PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=publish-%) $(EXPERIMENTS:%=unpack-%)
+.PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=unpack-%)
 
 $(EXPERIMENTS:%=reproduce-%): reproduce-%: unpack-%
 
 $(EXPERIMENTS:%=unpack-%): unpack-%: $(READY_IF_OURS)
 	test ! -e results/$*/runs.jsonl.gz || $(DOMAINWISE) unpack results/$* runs/$*
 
-$(EXPERIMENTS:%=publish-%): publish-%: $(READY_IF_OURS)
+publish-%: $(READY_IF_OURS)
 	$(DOMAINWISE) publish runs/$* results/$*
 
 # ColoredMNIST: Table 1's column, Table 9, and Ensemble UAT of Table 4. The audit asks every selected model whether it
@@ -80,21 +80,30 @@ reproduce-rotated-penalty:
 	$(PENALTY) --algorithms IRM --grid penalty=0.1,1,10,100 $(OPTIONS)
 	$(MAKE) publish-rotated-penalty
 
-# PACS with ImageNet ResNet-50, at the defaults, with fewer steps than the paper's; AT, with eleven passes a step, once.
+# PACS with ImageNet ResNet-50, with fewer steps than the paper's: the defaults, and AT, with eleven passes a step, once.
 # PACS_NETWORK=resnet50 for torchvision's weights, whose strides are not the original ones, and records of their own.
 PACS_NETWORK ?= resnet50-v1
-PACS := $(DOMAINWISE) sweep --dataset PACS --hparams 1 --steps 1501 --network $(PACS_NETWORK) --out runs/pacs \
-    --precision bf16
+PACS := $(DOMAINWISE) sweep --dataset PACS --steps 1501 --network $(PACS_NETWORK) --precision bf16
 reproduce-pacs:
-	$(PACS) --algorithms ERM,DAT,UAT --trials 3 $(OPTIONS)
-	$(PACS) --algorithms AT --trials 1 $(OPTIONS)
+	$(PACS) --algorithms ERM,DAT,UAT --hparams 1 --trials 3 --out runs/pacs $(OPTIONS)
+	$(PACS) --algorithms AT --hparams 1 --trials 1 --out runs/pacs $(OPTIONS)
 	$(MAKE) publish-pacs
 
-# Where the first trial's models look, on the same sketches; runs/pacs must hold the models.
+# A few draws of each; the first is the defaults again.
+reproduce-pacs-search:
+	$(PACS) --algorithms ERM,DAT,UAT --hparams 3 --trials 2 --out runs/pacs-search $(OPTIONS)
+	$(MAKE) publish-pacs-search
+
+# Where models of the defaults look that saw no sketch: on drawings of our own, whose picture may be shown, and on one
+# sketch of each class. Trained for their models, which are not published.
+DRAWINGS := $(sort $(wildcard docs/images/drawings/*.png))
 .PHONY: heatmaps-pacs
 heatmaps-pacs: $(READY_IF_OURS)
-	$(DOMAINWISE) cam runs/pacs --test-domain sketch --trial 0 --out runs/pacs/heatmaps.png --json > runs/pacs/heatmaps.json
-	cp runs/pacs/heatmaps.json results/pacs/heatmaps.json
+	$(PACS) --algorithms ERM,UAT,DAT --hparams 1 --trials 1 --test-domains sketch --out runs/pacs-heatmaps $(OPTIONS)
+	$(MAKE) publish-pacs-heatmaps
+	$(DOMAINWISE) cam runs/pacs-heatmaps $(DRAWINGS:%=--images %) --out docs/images/pacs-heatmaps.png --json \
+	    > results/pacs-heatmaps/drawings.json
+	$(DOMAINWISE) cam runs/pacs-heatmaps --out runs/pacs-heatmaps/sketches.png --json > results/pacs-heatmaps/sketches.json
 
 # Digits: trained on MNIST alone, tested on the other collections whose files are there.
 DIGITS_TESTS ?= MNIST-M,USPS

@@ -41,7 +41,7 @@ def test_an_experiment_unpacks_trains_and_publishes(name: str) -> None:
         program.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "pacs"])
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pacs")])
 def test_an_experiment_continues_what_is_published(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -54,22 +54,29 @@ def test_an_experiment_continues_what_is_published(
             assert told.status == 0 and json.loads(told.out)["missing"] == 0, words
 
 
-def test_pacs_continues_what_is_published() -> None:
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("reproduce-pacs", "pacs"), ("reproduce-pacs-search", "pacs-search"), ("heatmaps-pacs", "pacs-heatmaps")],
+)
+def test_pacs_continues_what_is_published(target: str, name: str) -> None:
     """The files that its weights come from are part of its runs, and not everywhere."""
-    with gzip.open(ROOT / "results" / "pacs" / "runs.jsonl.gz", "rt") as lines:
+    with gzip.open(ROOT / "results" / name / "runs.jsonl.gz", "rt") as lines:
         runs = [json.loads(line)["run"] for line in lines]
     published = {(run["network"], str(run["steps"]), run["precision"]) for run in runs}
-    for words in recipe("reproduce-pacs"):
+    for words in recipe(target):
         if words[0] == "sweep":
             assert {tuple(words[words.index(f"--{key}") + 1] for key in ("network", "steps", "precision"))} == published
             assert words.count("--precision") == 1
 
 
-def test_heatmaps_are_a_command() -> None:
-    (words,) = recipe("heatmaps-pacs")
-    typer.main.get_command(app).commands[words[0]].make_context(  # type: ignore[attr-defined]
-        words[0], words[1 : words.index(">")]
-    )
+def test_heatmaps_are_of_our_drawings_and_of_sketches() -> None:
+    trained, published, on_drawings, on_sketches = recipe("heatmaps-pacs", "OPTIONS=--seed 7")
+    assert (trained[0], trained[-2:], published[0]) == ("sweep", ["--seed", "7"], "publish")
+    assert on_drawings.count("--images") == 7 and "--images" not in on_sketches
+    program = typer.main.get_command(app)
+    for words in (on_drawings, on_sketches):
+        program.commands[words[0]].make_context(words[0], words[1 : words.index(">")])  # type: ignore[attr-defined]
+        assert words[1] == trained[trained.index("--out") + 1] == published[1]
 
 
 def test_every_method_is_tried_on_backgrounds() -> None:
