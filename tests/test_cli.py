@@ -350,8 +350,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 
 
 @needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
-    domainwise: Command, tmp_path: Path, quick_workers: None
+    domainwise: Command, tmp_path: Path, quick_workers: None, number: signal.Signals
 ) -> None:
     out = tmp_path / "out"
 
@@ -361,7 +362,7 @@ def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
 
     with RunningDemo(out) as demo:
         demo.wait_until(lambda: bool(ended()))
-        os.kill(demo.process.pid, signal.SIGINT)
+        os.kill(demo.process.pid, number)
         assert demo.process.wait(timeout=15) == 130
         assert "the same command continues" in demo.text and "Traceback" not in demo.text
         assert demo.workers and all_gone(demo.workers)

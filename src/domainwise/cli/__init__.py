@@ -2,8 +2,11 @@
 
 import logging
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -120,10 +123,24 @@ def in_front(arguments: Sequence[str]) -> list[str]:
     return front + rest
 
 
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Within it SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     words = in_front(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(words, prog_name="domainwise", obj=words)
+        with terminated_like_interrupted():
+            app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)
         errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
