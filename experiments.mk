@@ -89,21 +89,22 @@ reproduce-pacs:
 	$(PACS) --algorithms AT --hparams 1 --trials 1 --out runs/pacs $(OPTIONS)
 	$(MAKE) publish-pacs
 
-# A few draws of each; the first is the defaults again.
+# A few draws of each by DomainBed's ranges; the first is the defaults again.
 reproduce-pacs-search:
 	$(PACS) --algorithms ERM,DAT,UAT --hparams 3 --trials 2 --out runs/pacs-search $(OPTIONS)
 	$(MAKE) publish-pacs-search
 
 # Where models of the defaults look that saw no sketch: on drawings of our own, whose picture may be shown, and on one
-# sketch of each class. Trained for their models, which are not published.
-DRAWINGS := $(sort $(wildcard docs/images/drawings/*.png))
+# sketch of each class. Models are not published, so that this target trains its three again where runs/ has none.
+DRAWINGS = $(or $(sort $(wildcard docs/images/drawings/*.png)),$(error docs/images/drawings holds no drawings))
+CAM = $(DOMAINWISE) cam runs/pacs-heatmaps --json
 .PHONY: heatmaps-pacs
 heatmaps-pacs: $(READY_IF_OURS)
 	$(PACS) --algorithms ERM,UAT,DAT --hparams 1 --trials 1 --test-domains sketch --out runs/pacs-heatmaps $(OPTIONS)
+	$(CAM) $(DRAWINGS:%=--images %) --out docs/images/pacs-heatmaps.png > runs/pacs-heatmaps/drawings.json
+	$(CAM) --out runs/pacs-heatmaps/sketches.png > runs/pacs-heatmaps/sketches.json
 	$(MAKE) publish-pacs-heatmaps
-	$(DOMAINWISE) cam runs/pacs-heatmaps $(DRAWINGS:%=--images %) --out docs/images/pacs-heatmaps.png --json \
-	    > results/pacs-heatmaps/drawings.json
-	$(DOMAINWISE) cam runs/pacs-heatmaps --out runs/pacs-heatmaps/sketches.png --json > results/pacs-heatmaps/sketches.json
+	cp runs/pacs-heatmaps/drawings.json runs/pacs-heatmaps/sketches.json results/pacs-heatmaps
 
 # Digits: trained on MNIST alone, tested on the other collections whose files are there.
 DIGITS_TESTS ?= MNIST-M,USPS

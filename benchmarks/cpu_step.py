@@ -3,11 +3,11 @@
 The plain loop is what one writes first: a DataLoader of single samples per domain, eager, contiguous memory. Both train
 the MNIST CNN with ERM on two domains of 64 images (ColoredMNIST from the embedded digits), on one thread, which is what
 each run of a sweep has, and on all. Every loop has a process of its own, as it would have in use: what memory costs it
-depends on what malloc has been asked for before, and by whom. They take turns, so that a busy machine slows all; what
-counts is the ratio. Where other programs take the cores away from one of two threads, which the other then waits for,
-`--busy` measures one thread alone, by the time it computes.
+depends on what malloc has been asked for before, and by whom. They take turns, in another order every time, so that a
+busy machine slows all; what counts is the ratio. Where other programs take the cores away from one of two threads, for
+which the other then waits, `--busy` measures one thread alone, by the time it computes.
 
-    python benchmarks/cpu_step.py [--steps 5] [--rounds 6] [--busy] [--json FILE]
+    python benchmarks/cpu_step.py [--steps 8] [--rounds 6] [--busy] [--json FILE]
 """
 
 import argparse
@@ -15,10 +15,11 @@ import json
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,11 +50,13 @@ def work(name: str, threads: int, steps: int, busy: bool, turns: "Connection[flo
     torch.set_num_threads(threads)
     step = LOOPS[name](DATASETS.find(DATASET).load())
     clock = time.thread_time if busy else time.perf_counter
-    while turns.recv():
-        started = clock()
-        for _ in range(steps):
-            step()
-        turns.send((clock() - started) / steps)
+    with suppress(EOFError):
+        while True:
+            turns.recv()
+            started = clock()
+            for _ in range(steps):
+                step()
+            turns.send((clock() - started) / steps)
 
 
 class Loop:
@@ -68,14 +71,14 @@ class Loop:
 
     def turn(self) -> float:
         """Seconds per step."""
-        self.pipe.send(True)
+        self.pipe.send("go")
         return float(self.pipe.recv())
 
     def __enter__(self) -> "Loop":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.pipe.send(False)
+        self.pipe.close()
         self.process.join()
 
 
@@ -89,17 +92,21 @@ def possible() -> list[str]:
     return list(LOOPS)
 
 
-def measure(threads: int, given: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measure(names: Sequence[str], threads: int, given: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Each loop's median seconds per step, images per second, and speed as a multiple of the plain loop's."""
+    turns: dict[str, list[float]] = {name: [] for name in names}
     with ExitStack() as running:
-        loops = {name: running.enter_context(Loop(name, threads, given)) for name in possible()}
-        rounds = [{name: loop.turn() for name, loop in loops.items()} for _ in range(given.rounds + 1)]
-    medians = {name: statistics.median(turns[name] for turns in rounds[1:]) for name in loops}  # the first warms up
+        loops = {name: running.enter_context(Loop(name, threads, given)) for name in names}
+        for number in range(given.rounds + 1):
+            for name in (*names[number % len(names) :], *names[: number % len(names)]):
+                turns[name].append(loops[name].turn())
+    medians = {name: statistics.median(own[1:]) for name, own in turns.items()}  # the first turn warms up
     return {
         name: {
             "seconds_per_step": seconds,
             "images_per_second": BATCH * len(DOMAINS) / seconds,
             "times_plain": medians[PLAIN] / seconds,
+            "turns": turns[name],
         }
         for name, seconds in medians.items()
     }
@@ -107,14 +114,14 @@ def measure(threads: int, given: argparse.Namespace) -> dict[str, dict[str, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--busy", action="store_true", help="one thread, in CPU time: for a machine that does more")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    results = {}
+    results, names = {}, possible()
     for threads in [1] if given.busy else sorted({1, torch.get_num_threads()}):
-        results[threads] = measure(threads, given)
+        results[threads] = measure(names, threads, given)
         print(f"MNIST CNN, ERM, {len(DOMAINS)} x {BATCH} images, threads: {threads}, torch {torch.__version__}")
         for name, row in results[threads].items():
             print(

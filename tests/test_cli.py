@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -313,16 +314,16 @@ def descendants(pid: int) -> set[int]:
 class RunningDemo:
     """The demo in a process group of its own, as a shell starts it. Nothing of it outlives the `with`."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, steps: int = 4) -> None:
         self.log = out.with_suffix(".log")
         self.workers: set[int] = set()
-        command = [sys.executable, "-m", "domainwise", *self.arguments(out)]
+        command = [sys.executable, "-m", "domainwise", *self.arguments(out, steps)]
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
 
     @staticmethod
-    def arguments(out: Path) -> list[str]:
-        return ["demo", "--steps", "4", "--trials", "1", "--workers", "2", "--out", str(out)]
+    def arguments(out: Path, steps: int = 4) -> list[str]:
+        return ["demo", "--steps", str(steps), "--trials", "1", "--workers", "2", "--out", str(out)]
 
     def __enter__(self) -> "RunningDemo":
         return self
@@ -350,9 +351,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lo
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
-    domainwise: Command, tmp_path: Path, quick_workers: None, number: signal.Signals
+    domainwise: Command, tmp_path: Path, quick_workers: None
 ) -> None:
     out = tmp_path / "out"
 
@@ -362,7 +362,7 @@ def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
 
     with RunningDemo(out) as demo:
         demo.wait_until(lambda: bool(ended()))
-        os.kill(demo.process.pid, number)
+        os.kill(demo.process.pid, signal.SIGINT)
         assert demo.process.wait(timeout=15) == 130
         assert "the same command continues" in demo.text and "Traceback" not in demo.text
         assert demo.workers and all_gone(demo.workers)
@@ -373,6 +373,23 @@ def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
     assert completed.status == 0 and "DAT is" in completed.out
     assert len(list(out.glob("*/model.safetensors"))) == 16 and not list(out.glob("*/checkpoint.pt"))
     assert all(file.read_bytes() == content for file, content in finished.items()), "finished runs are kept"
+
+
+@needs_proc
+@pytest.mark.parametrize("workers_too", [False, True], ids=["the driver alone", "all processes"])
+def test_sigterm_saves_every_run_in_progress_however_often_it_comes(tmp_path: Path, workers_too: bool) -> None:
+    out = tmp_path / "out"
+    with RunningDemo(out, steps=100_000) as demo:
+        demo.wait_until(lambda: len([file for file in out.glob("*/records.jsonl") if file.read_bytes()]) == 2)
+        for _ in range(2):
+            for pid in (*(demo.workers if workers_too else ()), demo.process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            time.sleep(0.005)
+        assert demo.process.wait(timeout=15) == 130, demo.text
+        assert "the same command continues" in demo.text and "Traceback" not in demo.text
+        assert demo.workers and all_gone(demo.workers)
+    assert len(list(out.glob("*/checkpoint.pt"))) == 2
 
 
 @needs_proc

@@ -58,19 +58,27 @@ def test_an_experiment_continues_what_is_published(
     ("target", "name"),
     [("reproduce-pacs", "pacs"), ("reproduce-pacs-search", "pacs-search"), ("heatmaps-pacs", "pacs-heatmaps")],
 )
-def test_pacs_continues_what_is_published(target: str, name: str) -> None:
-    """The files that its weights come from are part of its runs, and not everywhere."""
+def test_what_is_published_of_pacs_is_what_was_planned(target: str, name: str) -> None:
+    """The files that its weights come from are part of its runs, and not everywhere: so by what the plans say."""
+    plans = [json.loads(file.read_text()) for file in (ROOT / "results" / name / "plans").glob("*.json")]
     with gzip.open(ROOT / "results" / name / "runs.jsonl.gz", "rt") as lines:
         runs = [json.loads(line)["run"] for line in lines]
     published = {(run["network"], str(run["steps"]), run["precision"]) for run in runs}
     for words in recipe(target):
         if words[0] == "sweep":
-            assert {tuple(words[words.index(f"--{key}") + 1] for key in ("network", "steps", "precision"))} == published
-            assert words.count("--precision") == 1
+            given = dict(zip(words[1::2], words[2::2], strict=True))
+            assert {(given["--network"], given["--steps"], given["--precision"])} == published
+            assert any(
+                plan["algorithms"] == given["--algorithms"].split(",")
+                and (plan["draws"], plan["trials"]) == (int(given["--hparams"]), int(given["--trials"]))
+                and plan["test_domains"] == given.get("--test-domains", "").split()
+                and plan["space"] == "domainbed"
+                for plan in plans
+            ), words
 
 
 def test_heatmaps_are_of_our_drawings_and_of_sketches() -> None:
-    trained, published, on_drawings, on_sketches = recipe("heatmaps-pacs", "OPTIONS=--seed 7")
+    trained, on_drawings, on_sketches, published = recipe("heatmaps-pacs", "OPTIONS=--seed 7")
     assert (trained[0], trained[-2:], published[0]) == ("sweep", ["--seed", "7"], "publish")
     assert on_drawings.count("--images") == 7 and "--images" not in on_sketches
     program = typer.main.get_command(app)

@@ -125,15 +125,23 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Within it SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save."""
-    if threading.current_thread() is not threading.main_thread():
+    """Within it the first SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save.
+
+    Others do nothing, so that saving is not cut short. Who ignores SIGTERM, or has a handler, keeps it.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

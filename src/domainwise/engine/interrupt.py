@@ -5,10 +5,13 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+SIGNALS = signal.SIGINT, signal.SIGTERM
+
 
 class Interruption:
-    """Within it, the first SIGINT or SIGTERM sets `requested`; a second one acts as it would have without it.
+    """Within it, the first SIGINT or SIGTERM sets `requested`. A second Ctrl-C acts as it would have without it.
 
+    A second SIGTERM does nothing: who stops a group of processes sends one to each, and a driver one to its workers.
     Trainings that take turns share one: it listens from the first entry to the last exit.
     """
 
@@ -20,21 +23,22 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         self._inside += 1
         if self._inside == 1 and not self.requested and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._previous[number] = signal.signal(number, self._request)
         return self
 
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a signal handler's arguments)
         self.requested = True
-        self._restore()
+        self._restore(signal.SIGINT)
 
-    def _restore(self) -> None:
-        while self._previous:
-            signal.signal(*self._previous.popitem())
+    def _restore(self, *numbers: int) -> None:
+        for number in numbers:
+            if number in self._previous:
+                signal.signal(number, self._previous.pop(number))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside -= 1
         if not self._inside:
-            self._restore()
+            self._restore(*SIGNALS)
