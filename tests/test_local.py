@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -276,3 +278,11 @@ def test_missing_data_is_an_error_before_any_worker_starts(tmp_path: Path, monke
     monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("a worker was started"))
     with pytest.raises(UserError, match="MNIST not found"):
         list(execute([Run.plan("ColoredMNIST", "ERM", [0])], Settings(tmp_path / "out", data_root=tmp_path)))
+
+
+def test_a_worker_has_time_to_save_every_run_it_holds(tmp_path: Path) -> None:
+    pool, waited = local._Pool(deque(), settings(tmp_path), size=0, turns=8), []
+    process = Mock(join=lambda seconds=None: waited.append(seconds))
+    pool.crew = [Mock(process=process, runs={run.id: run for run in RUNS}), Mock(process=process, runs={})]
+    pool.close()
+    assert waited[::2] == pytest.approx([local.GRACE_SECONDS * len(RUNS)] * 2, abs=1)

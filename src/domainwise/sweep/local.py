@@ -27,7 +27,7 @@ from domainwise.sweep.events import ATTEMPTS, Event, Settings, ended, mark_faile
 from domainwise.sweep.turns import News, Turns
 
 GRACE_SECONDS = 20.0
-"""How long an interrupted worker may take to save its checkpoint."""
+"""How long an interrupted worker may take to save the checkpoint of each run it holds."""
 REPORT_SECONDS = 0.2
 PER_GPU = 8
 """Small networks that take turns on one GPU."""
@@ -137,7 +137,7 @@ class _Pool:
         for worker in self.crew:
             worker.pipe.close()
             worker.process.terminate()
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + GRACE_SECONDS * max([1, *(len(worker.runs) for worker in self.crew)])
         for worker in self.crew:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             worker.process.kill()
