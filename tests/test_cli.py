@@ -124,7 +124,7 @@ def test_a_damaged_data_file_is_one_line_and_leaves_nothing(
     before = files(tmp_path)
     result = domainwise("train", "--dataset", "ColoredMNIST", "--data-root", tmp_path / "data", "--out", "out")
     assert result.is_one_line_error, result
-    assert damaged in result.err
+    assert damaged in result.err and (content != b"" or "it is empty" in result.err)
     assert files(tmp_path) == before
 
 

@@ -2,11 +2,8 @@
 
 import logging
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +39,7 @@ from domainwise.cli import (
     weights,
 )
 from domainwise.cli.common import console, errors_console
+from domainwise.engine.interrupt import terminated_like_interrupted
 from domainwise.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -121,27 +119,6 @@ def in_front(arguments: Sequence[str]) -> list[str]:
         else:
             at += 1
     return front + rest
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Within it the first SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save.
-
-    Others do nothing, so that saving is not cut short. Who ignores SIGTERM, or has a handler, keeps it.
-    """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

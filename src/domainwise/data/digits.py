@@ -86,10 +86,12 @@ def _read_idx(file: Path) -> Tensor:
         data = file.read_bytes()
         if file.suffix == ".gz":
             data = gzip.decompress(data)
-        dimensions = data[3]
-        sizes = struct.unpack(f">{dimensions}i", data[4 : 4 + 4 * dimensions])
+        if not data:
+            raise ValueError("it is empty")
         if data[:3] != b"\0\0\x08":
             raise ValueError("not an IDX file of bytes")
+        dimensions = data[3]
+        sizes = struct.unpack(f">{dimensions}i", data[4 : 4 + 4 * dimensions])
         body = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
         if min(sizes, default=0) < 1 or math.prod(sizes) != len(body):
             raise ValueError(f"it says {sizes} but holds {len(body)} bytes")

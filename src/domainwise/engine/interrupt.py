@@ -1,7 +1,12 @@
-"""Ctrl-C and SIGTERM as a question the training loop asks between steps, not an exception in the middle of one."""
+"""Ctrl-C and SIGTERM as a question the training loop asks between steps, not an exception in the middle of one.
+
+Around it, in the process that a user started, both are the same exception.
+"""
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -42,3 +47,24 @@ class Interruption:
         self._inside -= 1
         if not self._inside:
             self._restore(*SIGNALS)
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Within it the first SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save.
+
+    Others do nothing, so that saving is not cut short. Who ignores SIGTERM, or has a handler, keeps it.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
