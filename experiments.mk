@@ -19,8 +19,8 @@ $(EXPERIMENTS:%=unpack-%): unpack-%: $(READY_IF_OURS)
 publish-%: $(READY_IF_OURS)
 	$(DOMAINWISE) publish runs/$* results/$*
 
-# ColoredMNIST: Table 1's column, Table 9, and Ensemble UAT of Table 4. The audit asks every selected model whether it
-# follows colour or digit.
+# ColoredMNIST: Table 1's column, Table 9, and Ensemble UAT of Table 4; fewer draws of WRM and AT, with eleven passes a
+# step. The audit asks every selected model whether it follows colour or digit.
 CMNIST := $(DOMAINWISE) reproduce table1 --dataset ColoredMNIST --out runs/cmnist --precision bf16
 AUDIT_DEVICE ?= cpu
 reproduce-cmnist:
@@ -28,14 +28,12 @@ reproduce-cmnist:
 	$(CMNIST) --algorithms IRM,VREx,GroupDRO,UAT --hparams 4 --trials 3 $(OPTIONS)
 	$(DOMAINWISE) reproduce table4 --dataset ColoredMNIST --algorithms EnsembleUAT --hparams 4 --trials 3 \
 	    --out runs/cmnist --precision bf16 $(OPTIONS)
+	$(CMNIST) --algorithms ADA --hparams 4 --trials 3 $(OPTIONS)
+	$(CMNIST) --algorithms WRM --hparams 2 --trials 3 $(OPTIONS)
+	$(CMNIST) --algorithms AT --hparams 1 --trials 3 $(OPTIONS)
 	$(MAKE) audit-cmnist publish-cmnist
 
-# The same for the methods of eleven passes a step, and ADA.
-.PHONY: reproduce-cmnist-costly audit-cmnist
-reproduce-cmnist-costly: unpack-cmnist
-	$(CMNIST) --algorithms AT,WRM,ADA --hparams 4 --trials 3 $(OPTIONS)
-	$(MAKE) audit-cmnist publish-cmnist
-
+.PHONY: audit-cmnist
 audit-cmnist:
 	$(DOMAINWISE) audit runs/cmnist --selected --device $(AUDIT_DEVICE)
 
