@@ -87,6 +87,16 @@ def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
     assert "2 draws x 1 trial" in answer(tmp_path, "table searched oracle draws=2").splitlines()[-1]
 
 
+def test_accuracy_where_a_method_trained(tmp_path: Path) -> None:
+    for trial, accuracy in enumerate((0.6, 0.8)):
+        keep(tmp_path / "runs", replace(colours("DAT", "-90%"), trial=trial), 0.1, train_out=accuracy)
+    publish(tmp_path / "runs", tmp_path / "trained")
+    assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 10.0"
+    assert answer(tmp_path, "at_home trained DAT -90% out until=10") == "60.0 ± 0.0"
+    for words in ("at_home trained DAT -90% in", "at_home trained ERM -90% out", "at_home trained DAT +80% out"):
+        assert answer(tmp_path, words) == "not run"
+
+
 def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
     for words in ("table nothing oracle", "mean cmnist IRM average oracle", "gap cmnist IRM oracle"):
         assert answer(root, words) == "not run"

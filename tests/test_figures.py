@@ -36,6 +36,8 @@ def keep(folder: Path, accuracy: float, unseen: str = "scene1", algorithm: str =
     for step, value in ((0, 0.1), (10, accuracy)):
         values = {(domain, "out"): 0.1 + 0.08 * step for domain in run.train_domains}
         values |= {(unseen, "in"): value, (unseen, "out"): value}
+        if run.full_curves:
+            values |= {(domain, "in"): own + 0.01 * step for (domain, _), own in values.items() if domain != unseen}
         kept.append([Record(run.id, step, *part, own, 1.0, 1.0) for part, own in values.items()])
         if run.track:
             rows = [(domain, 0.5 + step, 2.0, 1.0, -1.0 + step) for domain in run.train_domains]
@@ -45,7 +47,7 @@ def keep(folder: Path, accuracy: float, unseen: str = "scene1", algorithm: str =
 
 
 def fill(folder: Path) -> Path:
-    """Something for every figure: two norms, three radii and step sizes, five batch sizes, penalties."""
+    """Something for every figure: two norms, three radii and step sizes, five batch sizes, all images, penalties."""
     for i, size in enumerate((8, 16, 32, 64, 128)):
         for j, unseen in enumerate(SCENES):
             ball = {"eps": (0.1, 1.0, 10.0)[i % 3], "alpha": (0.01, 0.1)[i % 2], "batch_size": size}
@@ -53,7 +55,7 @@ def fill(folder: Path) -> Path:
                 values = ball | {"norm": norm}
                 keep(folder, 0.5 + 0.02 * i + 0.1 * j + 0.01 * (norm == "l2"), unseen, hparams=values, draw=i)
             keep(folder, 0.4 + 0.03 * i, unseen, "ERM", hparams={"batch_size": size}, draw=i)
-    keep(folder, 0.5, track=["penalties"], trial=1)
+    keep(folder, 0.5, track=["penalties"], full_curves=True, trial=1)
     return folder
 
 
@@ -247,6 +249,18 @@ def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
         keep(tmp_path, 0.7, trial=trial)
     axis = panel(drawn("curves", tmp_path), "scene1")
     assert len(axis.lines) == 1, "of six runs the standard error tells more"
+
+
+def test_memory_is_what_images_trained_on_have_over_others_of_their_domains(tmp_path: Path) -> None:
+    for trial in (0, 1):
+        keep(tmp_path, 0.6, trial=trial, full_curves=True)
+    keep(tmp_path, 0.7, algorithm="ERM")
+    drawing = drawn("memory", tmp_path)
+    axis = panel(drawing, "scene1")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.0], [10, 10.0]]))
+    (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert marks == pytest.approx(np.array([[10, 10], [10, 10]]))
+    assert drawing.sentences == ["DAT, scene1 unseen: +10.0 ± 0.0 points after 10 steps"], "ERM was not judged there"
 
 
 def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:

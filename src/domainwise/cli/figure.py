@@ -19,9 +19,9 @@ def figure(
     name: Annotated[
         str,
         typer.Argument(
-            help="methods, curves, draws, eps-alpha, radius, norms, batch-size or penalties.",
+            help="methods, curves, memory, draws, eps-alpha, radius, norms, batch-size or penalties.",
             autocompletion=complete.among(
-                "methods", "curves", "draws", "eps-alpha", "radius", "norms", "batch-size", "penalties"
+                "methods", "curves", "memory", "draws", "eps-alpha", "radius", "norms", "batch-size", "penalties"
             ),
         ),
     ],
@@ -40,7 +40,8 @@ def figure(
 ) -> None:
     """Draw an ablation or the course of training, from records alone, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]draws[/] what searching buys ·
+    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]memory[/] what is learned by
+    heart · [bold]draws[/] what searching buys ·
     [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
     [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """

@@ -8,92 +8,28 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 
 from domainwise import files
-from domainwise.algorithms import ALGORITHMS
-from domainwise.analysis.audit import CONSTANT
-from domainwise.analysis.choose import Wanted
-from domainwise.analysis.selected import selected_runs
 from domainwise.analysis.shortcuts import ColourUse
-from domainwise.data import find_dataset
-from domainwise.errors import UserError, unknown
+from domainwise.errors import unknown
 from domainwise.protocol.selection import Choice
 from domainwise.records import PenaltyRecord
 from domainwise.report import beside, statistics
 from domainwise.report.figures import TooFew, draw
 from domainwise.report.formats import NOT_RUN, bars, cells, headings
+from domainwise.report.results import PAPERS, Results
 from domainwise.report.statistics import Estimate, estimate
-from domainwise.report.tables import AccuracyTable, Row, tables
 from domainwise.report.words import counted
-from domainwise.runs import Run
-from domainwise.sweep.collection import Collection, collect, method, read_penalties
+from domainwise.sweep.collection import method, read_penalties
 from domainwise.sweep.publish import origins
-from domainwise.sweep.published import is_published, read_published
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
 CONDITION = re.compile("(until|against|draws)=")
-PAPERS = " (paper)"
-"""What a row searched in the paper's ranges is called; pages say so in words."""
 AS_THE_PAPER = 2
 """Standard errors of a difference within which ours and the paper's number are said to agree."""
 UNCERTAIN = 5.0
 """Points; where that many lie within these standard errors, nothing is said to agree."""
-
-
-class Results:
-    """What is published in one folder, asked for in words."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def collection(self) -> Collection:
-        return collect(self.folder)
-
-    @property
-    def there(self) -> bool:
-        return self.folder.is_dir() and is_published(self.folder)
-
-    def of_rule(self, rule: str, until: str = "", against: str = "ERM", draws: str = "") -> AccuracyTable:
-        curves = self.collection.curves
-        if draws:
-            curves = tuple(curve for curve in curves if curve.run.draw < int(draws))
-        if until:
-            curves = tuple(curve.until(int(until)) for curve in curves)
-        found = tables(replace(self.collection, curves=curves), rule, against)
-        if len(found) != 1:
-            raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
-        return found[0]
-
-    def row(self, name: str, rule: str, **conditions: str) -> Row | None:
-        return next((r for r in self.of_rule(rule, **conditions).rows if r.method in (name, f"{name}{PAPERS}")), None)
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        """As tables order them: algorithms as registered, domains as the dataset has them, trials as numbered."""
-        algorithms = list(ALGORITHMS)
-
-        def place(run: Run) -> tuple[int, int, int]:
-            domains = find_dataset(run.dataset).domains
-            return algorithms.index(run.algorithm), domains.index(run.test_domains[0]), run.trial
-
-        return sorted(self.collection.runs, key=place)
-
-    @cached_property
-    def chosen(self) -> dict[Run, dict[str, Choice]]:
-        return selected_runs(self.collection, Wanted())
-
-    @cached_property
-    def colour_uses(self) -> dict[Run, tuple[ColourUse, bool]]:
-        """Of every run audited on ColoredMNIST: what it uses, and whether it answers alike whatever it sees."""
-        audited = {one.run: one.audit for one in read_published(self.folder) if one.audit is not None}
-        return {
-            run: (ColourUse(**audit["shortcut"]), audit["commonest"]["share"] > CONSTANT)
-            for run, audit in audited.items()
-        }
 
 
 def made(results: Results) -> str:
@@ -140,6 +76,14 @@ def searched(results: Results, name: str, rule: str, draws: str) -> str:
     found = statistics.searched(results.collection.curves, results.of_rule(rule).columns, rule)
     own = found.get(name, found.get(f"{name}{PAPERS}", []))
     return str(own[int(draws) - 1]) if 0 < int(draws) <= len(own) else NOT_RUN
+
+
+def at_home(results: Results, name: str, unseen: str, split: str, until: str = "") -> str:
+    """Accuracy where a method trained, mean over its domains, after the last step: `in` or `out` of its images."""
+    curves = [curve.until(int(until)) if until else curve for curve in results.curves(name, unseen)]
+    found = [curve.mean(curve.run.train_domains, split) for curve in curves]
+    known = [100 * float(values[-1]) for values in found if values is not None]
+    return str(estimate(known)) if known else NOT_RUN
 
 
 def effort(results: Results, name: str) -> str:
@@ -256,7 +200,7 @@ def figure(results: Results, name: str) -> str:
 
 ASKABLE: Mapping[str, Callable[..., str]] = {
     one.__name__: one
-    for one in (made, table, mean, minus, gap, searched, effort, paper, audit, penalties, penalty, figure)
+    for one in (made, table, mean, minus, gap, searched, at_home, effort, paper, audit, penalties, penalty, figure)
 }
 
 

@@ -18,6 +18,7 @@ from domainwise.sweep.collection import Collection
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
     "curves": over_time.curves,
+    "memory": over_time.memory,
     "draws": draws,
     "eps-alpha": ablations.eps_alpha,
     "radius": ablations.radius,

@@ -1,9 +1,11 @@
 """Figures over the steps of training: accuracies and penalties."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
 
 from domainwise.records import PenaltyRecord
-from domainwise.report.courses import Course, courses
+from domainwise.report.courses import Accuracy, Course, courses, learned_by_heart, unseen_accuracy
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import GROUND, legend, line, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
@@ -18,12 +20,38 @@ PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
 
 def curves(request: Request) -> Drawing:
     """Accuracy on every unseen domain against steps: of what the rule chose, the mean over trials and each of a few."""
-    found = choices(request.curves, request.rule)
-    order = [row.method for row in table_of(request.group, accuracies(found), request.rule).rows]
-    by_column = courses(request.curves, {name: found[name] for name in order}, request.columns)
+    by_column = _chosen(request, unseen_accuracy)
     if not any(len(one.steps) > 1 for own in by_column.values() for one in own):
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
         raise TooFew(request, "a run that leaves a domain out and was judged there twice", hint)
+    return Drawing(_over_steps(by_column, "accuracy, %"), [])
+
+
+def memory(request: Request) -> Drawing:
+    """What was learned by heart: how much higher accuracy is on images trained on than on others of the same domains.
+
+    Against steps, a panel per unseen domain; of what the rule chose, the mean over trials and each of a few.
+    """
+    by_column = _chosen(request, learned_by_heart)
+    if not by_column:
+        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --full-curves --out {folder}"
+        raise TooFew(request, "runs that were judged on all images they trained on", hint)
+    sentences = [
+        f"{one.method}, {column} unseen: {one.mean[-1]:+.1f} ± {one.error[-1]:.1f} points after {one.steps[-1]} steps"
+        for column, own in by_column.items()
+        for one in own
+    ]
+    return Drawing(_over_steps(by_column, "points"), sentences)
+
+
+def _chosen(request: Request, of: Accuracy) -> dict[str, list[Course]]:
+    found = choices(request.curves, request.rule)
+    order = [row.method for row in table_of(request.group, accuracies(found), request.rule).rows]
+    return courses(request.curves, {name: found[name] for name in order}, request.columns, of)
+
+
+def _over_steps(by_column: Mapping[str, Sequence[Course]], label: str) -> Figure:
+    """A panel per column, a line per method, and what was chosen."""
     figure, axes = panels(list(by_column), size=2.4)
     styles = slots(one.method for own in by_column.values() for one in own)
     for axis, own in zip(axes, by_column.values(), strict=True):
@@ -39,9 +67,9 @@ def curves(request: Request) -> Drawing:
             steps, chosen, _ = zip(*one.chosen, strict=True)
             axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
         axis.set(xlabel="step", ylim=_room(own))
-    axes[0].set(ylabel="accuracy, %")
+    axes[0].set(ylabel=label)
     legend(figure, axes[0])
-    return Drawing(figure, [])
+    return figure
 
 
 def _room(own: Sequence[Course]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from domainwise.report.figures.style import SETTINGS, darkened, svg
 from domainwise.report.tables import Group
 
 ABLATIONS = {
+    "memory": "Learned by heart",
     "draws": "What searching buys",
     "eps-alpha": "Radius and step size",
     "radius": "Radius",
