@@ -91,7 +91,7 @@ def test_accuracy_where_a_method_trained(tmp_path: Path) -> None:
     for trial, accuracy in enumerate((0.6, 0.8)):
         keep(tmp_path / "runs", replace(colours("DAT", "-90%"), trial=trial), 0.1, train_out=accuracy)
     publish(tmp_path / "runs", tmp_path / "trained")
-    assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 10.0"
+    assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 7.1"
     assert answer(tmp_path, "at_home trained DAT -90% out until=10") == "60.0 ± 0.0"
     for words in ("at_home trained DAT -90% in", "at_home trained ERM -90% out", "at_home trained DAT +80% out"):
         assert answer(tmp_path, words) == "not run"
