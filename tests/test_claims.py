@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -22,6 +23,7 @@ from domainwise.claims import DEAD_SECONDS, Busy, Claim, birth, holder, machine
 from domainwise.data import Environments
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
+from domainwise.errors import UserError
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import Run
 from processes import quick_context
@@ -250,6 +252,31 @@ def test_a_holder_taken_for_dead_sees_it_and_leaves_the_other_alone(tmp_path: Pa
         other = leave(tmp_path, ELSEWHERE, number=2)
         assert claim.overtaken()
     assert holder(tmp_path) == other and not is_free(tmp_path)
+
+
+def test_a_claim_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    """Another took over, ended the run and forgot all claims."""
+    with Claim(tmp_path) as claim:
+        claim.path.unlink()
+    assert not names(tmp_path)
+
+
+def test_a_folder_that_is_gone_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="was deleted while"), Claim(tmp_path / "run") as claim:
+        shutil.rmtree(tmp_path / "run")
+        claim.insist()
+
+
+def test_a_folder_that_may_only_be_read_tells_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = leave(tmp_path, ELSEWHERE)
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    assert holder(tmp_path) == other
 
 
 # races

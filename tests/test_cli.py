@@ -1,5 +1,6 @@
 """The command line: what it prints where, its exit status, and what it says to a user's mistakes."""
 
+import errno
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from domainwise.demo import Demo
 from domainwise.engine.session import Session
 from domainwise.engine.train import train
 from domainwise.nets import NETWORKS
+from domainwise.records import RunFolder
 from domainwise.sweep import local
 from processes import alive, all_gone, quick_context
 
@@ -126,6 +128,15 @@ def test_a_damaged_data_file_is_one_line_and_leaves_nothing(
     assert result.is_one_line_error, result
     assert damaged in result.err and (content != b"" or "it is empty" in result.err)
     assert files(tmp_path) == before
+
+
+def test_a_full_disk_is_one_line(domainwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunFolder, "append", full)
+    result = domainwise("train", "--hparam", "batch_size=4", "--steps", 2, "--device", "cpu", "--out", "out")
+    assert result.status == 1 and re.fullmatch("error: No space left on device: make room; .* continues\n", result.err)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kept
 from curves import a_run, keep, rows
 from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve
 from domainwise.records import Record, RunFolder, Status
 from domainwise.runs import FORMAT
-from domainwise.sweep.collection import Collection, collect, read_curve
+from domainwise.sweep.collection import Collection, collect, read_curve, with_companions
 
 
 def test_every_run_of_a_folder_is_found_ended_or_not(tmp_path: Path) -> None:
@@ -115,6 +116,16 @@ def test_damaged_records_are_passed_over_with_a_note_and_the_rest_is_read(tmp_pa
     assert [c.run for c in found.curves] == [good.run]
     (note,) = found.notes
     assert bad.run.id in note and "line 1" in note and "\n" not in note
+
+
+def test_a_curve_has_the_companions_of_its_own_settings(tmp_path: Path) -> None:
+    for eps in (1.0, 9.0):
+        for unseen in (["-90%"], ["-90%", "+80%"], ["-90%", "+90%"]):
+            kept.keep(tmp_path, kept.colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+    curves = with_companions(collect(tmp_path).curves)
+    assert len(curves) == 2 and all(set(curve.companions) == {"+80%", "+90%"} for curve in curves)
+    for curve in curves:
+        assert {other.run.hparams["eps"] for other in curve.companions.values()} == {curve.run.hparams["eps"]}
 
 
 def test_a_copy_of_a_runs_folder_is_not_counted_twice(tmp_path: Path) -> None:

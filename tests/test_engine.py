@@ -186,6 +186,47 @@ def test_checkpoints_do_not_change_the_training(tmp_path: Path) -> None:
     assert left(run, tmp_path / "0") == left(run, tmp_path / "1000")
 
 
+def test_checkpoints_are_saved_between_evaluations_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, saved = plan(evaluate_every=1000), []
+    monkeypatch.setattr(RunFolder, "save_checkpoint", lambda _, state: saved.append(state["next_step"]))
+    trained(run, tmp_path, checkpoint_seconds=0)
+    assert saved == list(range(1, STEPS + 1))
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path: Path) -> None:
+    run = plan()
+    with pytest.raises(Interrupted):
+        trained(run, tmp_path, progress=at_step(3, interrupt))
+    folder = RunFolder(tmp_path, run)
+    state = folder.load_checkpoint()
+    assert state is not None
+    folder.save_checkpoint(state | {"cuda": torch.zeros(16, dtype=torch.uint8)})
+    with pytest.raises(UserError, match=r"made on cuda, this is cpu; continue with --device cuda, or delete"):
+        trained(run, tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 20000, -1])
+def test_a_checkpoint_cut_short_is_none(tmp_path: Path, size: int) -> None:
+    folder = RunFolder(tmp_path, plan())
+    folder.create()
+    folder.save_checkpoint({"weights": torch.rand(20, 500), "step": 3})
+    assert folder.load_checkpoint() is not None
+    data = folder.checkpoint_file.read_bytes()
+    folder.checkpoint_file.write_bytes(data[:size])
+    assert folder.load_checkpoint() is None
+
+
+def test_no_damage_to_the_directory_of_a_checkpoint_is_a_traceback(tmp_path: Path) -> None:
+    """Which is at its end, as in every archive."""
+    folder = RunFolder(tmp_path, plan())
+    folder.create()
+    folder.save_checkpoint({"weights": torch.rand(20, 500), "step": 3})
+    data = folder.checkpoint_file.read_bytes()
+    for at in range(1, 300):
+        folder.checkpoint_file.write_bytes(data[:-at] + bytes([data[-at] ^ 0xFF]) + data[len(data) - at + 1 :])
+        folder.load_checkpoint()
+
+
 def test_algorithms_of_one_trial_start_alike_and_see_the_same_batches(tmp_path: Path) -> None:
     """With eps = 0 all are ERM, so any difference is one of weights or batches."""
     scores = [

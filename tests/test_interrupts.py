@@ -99,7 +99,7 @@ def test_a_crash_at_any_write_changes_nothing(
 
 
 def train_reporting(run: Run, out: Path, steps: Connection) -> None:
-    """A process of its own: tells each step, saves a checkpoint at every evaluation."""
+    """A process of its own: tells each step, saves a checkpoint after it."""
     torch.set_num_threads(1)
     try:
         trained(run, out, checkpoint_seconds=0, progress=steps.send)
@@ -126,7 +126,7 @@ def stop_after(run: Run, out: Path, step: int, number: signal.Signals) -> tuple[
 
 
 def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
-    """kill -9 at random moments; a checkpoint at every evaluation."""
+    """kill -9 at random moments; a checkpoint after every step."""
     run = plan(steps=60, evaluate_every=5, dropout=0.2)
     trained(run, tmp_path / "whole")
     moments, starts = sorted(random.sample(range(2, 45), 5)), []
@@ -136,7 +136,7 @@ def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
         if status != -signal.SIGKILL:
             break  # on a busy machine the run may end before the signal comes
     assert starts[0] == 0 and len(starts) > 1
-    assert starts == sorted(starts) and all(start % 5 == 1 for start in starts[1:]), "each continued from a checkpoint"
+    assert starts == sorted(starts) and starts[1] > 0, "each continued from a checkpoint"
     trained(run, tmp_path / "parts")
     assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole"), f"killed at {moments}"
     assert not RunFolder(tmp_path / "parts", run).checkpoint_file.exists()

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
+from domainwise.errors import UserError
 from domainwise.nets import NETWORKS, PRETRAINED, Network, build
 from domainwise.protocol import spaces
+from helpers import CLASSES, advance, batches, make, weights
 
 BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 SIZES = {"18": 512, "50": 2048}
@@ -142,6 +144,48 @@ def problem(name: str, network: Network, shape: tuple[int, ...], **hparams: obje
     low, high = torch.full((shape[0], 1, 1), -2.0), torch.full((shape[0], 1, 1), 2.0)
     facts = Problem((20, 20), network.classes, shape, low, high)
     return method(network, facts, values, torch.Generator().manual_seed(2))
+
+
+class Unused(nn.Sequential):
+    """Features with a layer that takes no part."""
+
+    out_features = 72
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(72, 72))
+        self.idle = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](self[0](x))
+
+
+class Fixed(nn.Flatten):
+    """Features that do not learn."""
+
+    out_features = 72
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "ARM"])
+def test_methods_train_networks_with_layers_that_take_no_part(name: str) -> None:
+    torch.manual_seed(0)
+    algorithm = make(name, net=Network(Unused(), CLASSES), lr=0.01)
+    before = weights(algorithm)
+    assert all(bool(loss.isfinite()) for loss in advance(algorithm, batches(2)))
+    assert not torch.equal(weights(algorithm), before)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("ARM", "SagNet")])
+def test_methods_train_a_classifier_of_features_that_do_not_learn(name: str) -> None:
+    torch.manual_seed(0)
+    algorithm = make(name, net=Network(Fixed(), CLASSES), lr=0.01)
+    before = weights(algorithm)
+    assert all(bool(loss.isfinite()) for loss in advance(algorithm, batches(2)))
+    assert not torch.equal(weights(algorithm), before)
+
+
+def test_sagnet_says_that_it_has_nothing_to_move() -> None:
+    with pytest.raises(UserError, match="have nothing to learn"):
+        make("SagNet", net=Network(Fixed(), CLASSES))
 
 
 def test_arm_gives_a_resnet_a_channel_that_starts_as_a_copy() -> None:

@@ -164,9 +164,11 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
         assert made.pop() == [replace(plan, precision=precision)]
     assert "--precision fp32" in str(sweep_command(replace(plan, precision="fp32"), tmp_path)), "a GPU's is another"
     assert sweep_command(replace(plan, variant="l2"), tmp_path) is None
+    unlike: dict[str, Any] = {"augmentation": "none", "network": "resnet18-live", "weights": "mine.pth#0123"}
     run = colours("DAT", "-90%", draw=3, trial=1, hparams={"eps": 0.5, "norm": "linf", "clip_low": None}, seed=4)
-    follow(train_command(run, tmp_path))
-    assert made.pop() == run
+    for one in (run, replace(run, full_curves=True), Run.plan("PACS", "DAT", [0], image_size=64, **unlike)):
+        follow(train_command(one, tmp_path))
+        assert made.pop() == one
     assert train_command(replace(run, variant="x"), tmp_path) is None
     assert train_command(replace(run, dataset="elsewhere"), tmp_path) is None
 

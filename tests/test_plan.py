@@ -100,6 +100,11 @@ def test_a_dataset_with_roles_is_divided_so(fixed_roles: Dataset) -> None:
         assert run.validation_domains == ("validation",) and run.held_out == 0.0
 
 
+def test_a_validation_domain_that_is_trained_on_does_not_validate(fixed_roles: Dataset) -> None:
+    run = Run.plan(fixed_roles, "ERM", ["test1"], train_domains=["train1", "validation"])
+    assert run.train_domains == ("train1", "validation") and run.validation_domains == ()
+
+
 @pytest.mark.parametrize("setting", ["multi", "single"])
 def test_chosen_test_domains_of_a_dataset_with_roles(fixed_roles: Dataset, setting: str) -> None:
     runs = Plan("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands import Command, commands
+from domainwise.claims import Claim
 from domainwise.errors import UserError
 from domainwise.protocol.selection import RULES
 from domainwise.records import PenaltyRecord, Record, RunFolder, Status
@@ -135,6 +136,19 @@ def test_a_sweep_continues_from_what_was_published(sweep: Path, tmp_path: Path) 
     assert len(read_published(tmp_path / "twice")) == len(runs)
 
 
+def test_a_run_that_is_being_trained_is_left_alone(sweep: Path, tmp_path: Path) -> None:
+    publish(sweep, tmp_path / "published")
+    kept = RunFolder(tmp_path / "again", PLAN.runs()[0])
+    kept.create()
+    kept.save_checkpoint({"step": 1})
+    with Claim(kept.path) as claim:
+        assert unpack(tmp_path / "published", tmp_path / "again") == (len(PLAN.runs()) - 1, 1)
+        claim.insist()
+        assert kept.load_checkpoint() == {"step": 1} and kept.status() is None
+    assert unpack(tmp_path / "published", tmp_path / "again") == (1, len(PLAN.runs()) - 1)
+    assert kept.load_checkpoint() is None and not list(tmp_path.glob("again/*/claim.*"))
+
+
 def test_a_run_that_failed_before_its_first_evaluation_is_published_as_such(tmp_path: Path) -> None:
     run = PLAN.runs()[0]
     kept = RunFolder(tmp_path / "sweep", run)
@@ -190,6 +204,10 @@ def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwis
         assert not (tmp_path / "x").exists()
     before = sorted(sweep.iterdir())
     assert domainwise("publish", sweep, sweep).is_one_line_error and sorted(sweep.iterdir()) == before
+    keep(tmp_path / "other", PLAN.runs()[0], random.Random(2))
+    for words in (("publish", sweep, tmp_path / "other"), ("unpack", tmp_path / "published", tmp_path / "published")):
+        before = sorted(words[2].iterdir())
+        assert domainwise(*words).is_one_line_error and sorted(words[2].iterdir()) == before
     for damage in (b"\x1f\x8b", gzip.compress(b'{"run": 1}\n'), gzip.compress(b"nonsense\n")):
         (tmp_path / "empty" / FILE).write_bytes(damage)
         with pytest.raises(UserError, match="no published records"):

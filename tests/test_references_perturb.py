@@ -76,6 +76,14 @@ def small_sets(algorithm: Algorithm, sizes: tuple[int, ...] = SIZES) -> Algorith
     return type(algorithm)(algorithm.network, problem, algorithm.hparams, noise())
 
 
+def test_ada_saves_what_it_remembers_and_not_all_the_room_for_it() -> None:
+    algorithm = make("ADA", min_steps=2, phases=2, memory=12)
+    for steps, remembered in ((2, 0), (3, 6)):
+        advance(algorithm, batches(steps))
+        images = algorithm.state()["memory"]["x"]
+        assert images.shape[:2] == (3, remembered) and images.untyped_storage().nbytes() == images.nbytes
+
+
 def test_ada() -> None:
     """Phases before steps 2 and 4, each of two draws (4 + 2 images per domain); steps draw from sets and memory."""
     settings = {"min_steps": 2, "phases": 2, "memory": 12, "ascent_lr": 5.0, "gamma": 0.8, "lr": 0.01}

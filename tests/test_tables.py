@@ -14,8 +14,9 @@ from domainwise.claims import Claim
 from domainwise.records import RunFolder, Status
 from domainwise.report import formats
 from domainwise.report.statistics import Scores
-from domainwise.report.tables import AccuracyTable
+from domainwise.report.tables import AccuracyTable, tables
 from domainwise.report.words import counted, duration
+from domainwise.sweep.collection import collect
 from domainwise.sweep.events import mark_failed
 from domainwise.sweep.plan import Plan
 from kept import COLOURS, colours, keep, sweep
@@ -199,6 +200,15 @@ def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: s
 
 
 # where a sweep stands
+
+
+def test_settings_of_one_draw_that_differ_are_more_to_choose_from(tmp_path: Path) -> None:
+    for eps in (1.0, 9.0):
+        for unseen in COLOURS:
+            keep(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+    (table,) = tables(collect(tmp_path), "oracle")
+    assert [(row.draws, row.trials) for row in table.rows] == [(2, 1)]
+
 
 PLAN = Plan("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
 

@@ -11,10 +11,14 @@ import pytest
 import domainwise as dw
 from domainwise import logs, trackers
 from domainwise.cli import main
+from domainwise.engine.session import Session
+from domainwise.engine.train import Interrupted
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
 from domainwise.trackers import TRACKERS
 from processes import quick_context
+
+original = Session.step
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ class Fake:
         self.heard.append(("record", step, values))
 
     def end(self, status: Any) -> None:
-        self.heard.append(("end", status.status))
+        self.heard.append(("end", status and status.status))
 
 
 @pytest.fixture
@@ -52,6 +56,21 @@ def test_a_tracker_hears_what_the_records_say(run: dw.Run, heard: list[tuple[Any
     expected = {(r.step, f"accuracy/{r.domain}/{r.split}"): r.accuracy for r in outcome.records}
     expected |= {(r.step, f"loss/{r.domain}/{r.split}"): r.loss for r in outcome.records}
     assert told == expected
+
+
+def test_a_tracker_hears_of_a_failure_and_of_a_stop(
+    run: dw.Run, heard: list[tuple[Any, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, told in ((ZeroDivisionError("nothing"), "failed"), (Interrupted("asked to"), None)):
+
+        def stop(step: int, error: Exception = error) -> None:
+            if step == 3:
+                raise error
+
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr(Session, "step", lambda self: stop(self.next_step) or original(self))
+            dw.train(run, tmp_path / str(told), device="cpu", log_to=["fake"])
+        assert heard[-1] == ("end", told)
 
 
 @pytest.mark.parametrize("broken", ["__init__", "record", "end"])

@@ -12,9 +12,11 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from domainwise.errors import UserError
 from domainwise.files import temporary_beside
 
 HEARTBEAT_SECONDS = 10.0
@@ -86,6 +88,8 @@ class Claim:
 
     def insist(self) -> None:
         """Before anything is written: raises Busy if somebody took us for dead."""
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder} was deleted while its run was being trained: start it again")
         if self.overtaken():
             raise Busy(f"{self.folder.name} was taken over by another process while this one was not heard of")
 
@@ -101,7 +105,9 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         if not self._stop.is_set():
             self._stop.set()
-            self.path.write_text("released")
+            with suppress(OSError), self.path.open("r+") as file:  # it may be gone, and is not made anew
+                file.write("released")
+                file.truncate()
 
     def forget(self) -> None:
         """Removes all claims: only for a run that has ended, which nobody will start again."""
@@ -119,16 +125,15 @@ def _alive(claim: Path) -> bool:
         text = claim.read_bytes()
         if text == b"released":
             return False
-        silent = _folder_time(claim.parent) - claim.stat().st_mtime
+        try:
+            owner = json.loads(text)
+            if owner["machine"] == machine():
+                return birth(owner["pid"]) == owner["birth"]
+        except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
+            pass
+        return _folder_time(claim.parent) - claim.stat().st_mtime < DEAD_SECONDS
     except FileNotFoundError:
         return False
-    try:
-        owner = json.loads(text)
-        if owner["machine"] == machine():
-            return birth(owner["pid"]) == owner["birth"]
-    except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
-        pass
-    return silent < DEAD_SECONDS
 
 
 def _folder_time(folder: Path) -> float:
@@ -136,8 +141,8 @@ def _folder_time(folder: Path) -> float:
     probe = temporary_beside(folder / "clock")
     try:
         probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
+        now = probe.stat().st_mtime
         probe.unlink(missing_ok=True)
+    except OSError:  # it may only be read
+        return time.time()
+    return now

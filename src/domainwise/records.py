@@ -1,5 +1,6 @@
 """Records: one flat row per run, step, domain and split, appended to one JSON Lines file per run."""
 
+import io
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -149,8 +150,12 @@ class RunFolder:
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, read without executing code; None if there is none, or it is damaged."""
         try:
-            state: dict[str, Any] = torch.load(self.checkpoint_file, map_location="cpu", weights_only=True)
-        except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
+            data = self.checkpoint_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except (EOFError, RuntimeError, ValueError, KeyError, UnpicklingError):
             return None
         return state
 

@@ -91,9 +91,9 @@ class Run:
         data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).suited(network)
         method = ALGORITHMS.find(algorithm)
         test = _domains(data, test_domains)
-        validation = tuple(domain for domain in data.validation if domain not in test)
-        rest = [domain for domain in data.domains if domain not in (*test, *validation, *data.unseen)]
+        rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
         train = _domains(data, rest if train_domains is None else train_domains)
+        validation = tuple(domain for domain in data.validation if domain not in (*test, *train))
         if both := set(train) & set(test):
             raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
         if len(train) < method.needs_domains:

@@ -24,8 +24,8 @@ class Tracker(Protocol):
     def record(self, step: int, values: dict[str, float]) -> None:
         """What was measured after a step: "accuracy/<domain>/<split>" and "loss/<domain>/<split>"."""
 
-    def end(self, status: Status) -> None:
-        """How the run ended."""
+    def end(self, status: Status | None) -> None:
+        """How the run ended; None where it only stopped, to be continued."""
 
 
 class TensorBoard:
@@ -40,8 +40,9 @@ class TensorBoard:
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
-    def end(self, status: Status) -> None:
-        self.writer.add_text("status", f"{status.status} {status.reason}", status.step)
+    def end(self, status: Status | None) -> None:
+        if status is not None:
+            self.writer.add_text("status", f"{status.status} {status.reason}", status.step)
         self.writer.close()
 
 
@@ -64,9 +65,10 @@ class WandB:
     def record(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step)
 
-    def end(self, status: Status) -> None:
-        self.run.summary["status"] = status.status
-        self.run.finish(exit_code=0 if status.status == "done" else 1)
+    def end(self, status: Status | None) -> None:
+        state = "stopped" if status is None else status.status
+        self.run.summary["status"] = state
+        self.run.finish(exit_code=0 if state in ("stopped", "done") else 1)
 
 
 class MLflow:
@@ -92,8 +94,9 @@ class MLflow:
         for name, value in values.items():
             self.client.log_metric(self.id, re.sub(r"[^\w\-. :/]", "_", name), value, step=step)
 
-    def end(self, status: Status) -> None:
-        self.client.set_terminated(self.id, "FINISHED" if status.status == "done" else "FAILED")
+    def end(self, status: Status | None) -> None:
+        state = "KILLED" if status is None else "FINISHED" if status.status == "done" else "FAILED"
+        self.client.set_terminated(self.id, state)
 
 
 TRACKERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
@@ -133,7 +136,7 @@ class Trackers:
             except Exception as error:
                 self._lose(name, error)
 
-    def end(self, status: Status) -> None:
+    def end(self, status: Status | None) -> None:
         for name, tracker in list(self.active.items()):
             try:
                 tracker.end(status)

@@ -39,12 +39,12 @@ class MLDG(ERM):
         for i in range(len(x)):
             j = (i + 1) % len(x)
             train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
-            gradients = torch.autograd.grad(train_risk, parameters)
+            gradients = torch.autograd.grad(train_risk, parameters, materialize_grads=True)
             fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
             with statistics_kept(self.network):
                 logits = functional_call(self.network, dict(zip(trained, fast, strict=True)), (x[j],))
             test_risk = nn.functional.cross_entropy(logits, y[j])
-            meta = torch.autograd.grad(test_risk, fast)
+            meta = torch.autograd.grad(test_risk, fast, materialize_grads=True)
             for sum_, g, m in zip(total, gradients, meta, strict=True):
                 sum_ += (g + self.hparams["beta"] * m) / len(x)
             losses.append(train_risk.detach() + self.hparams["beta"] * test_risk.detach())

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import algorithm, cross_entropy
 from domainwise.algorithms.risk import ERM
+from domainwise.errors import UserError
 from domainwise.protocol.spaces import LogUniform, Uniform
 
 
@@ -36,6 +37,7 @@ class RSC(ERM):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         z = self.represent(x)
+        z = z if z.requires_grad else z.detach().requires_grad_()  # features that do not learn are ranked as well
         logits = self.classify(z)
         chosen = y.unsqueeze(-1)
         gradient = torch.autograd.grad(logits.gather(-1, chosen).sum(), z, retain_graph=True)[0]
@@ -66,6 +68,8 @@ class SagNet(ERM):
 
     def setup(self) -> None:
         super().setup()
+        if not any(parameter.requires_grad for parameter in self.network.features.parameters()):
+            raise UserError("SagNet moves features, and those of this network have nothing to learn: choose another")
         self.style = nn.Linear(self.network.feature_size, self.problem.classes)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:

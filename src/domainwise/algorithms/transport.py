@@ -120,7 +120,8 @@ class ADA(ERM):
         return super().loss(*self.mix(x, y))
 
     def state(self) -> dict[str, Any]:
-        memory = {"filled": self.filled, "x": self.memory_x[:, : self.filled], "y": self.memory_y[:, : self.filled]}
+        filled = {"x": self.memory_x[:, : self.filled].clone(), "y": self.memory_y[:, : self.filled].clone()}
+        memory = {"filled": self.filled, **filled}  # cloned, lest all of its place be saved
         return super().state() | {"memory": memory}
 
     def load_state(self, state: dict[str, Any]) -> None:

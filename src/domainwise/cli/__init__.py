@@ -1,6 +1,8 @@
 """The command line: `domainwise COMMAND`. A user's mistake is one line on standard error and exit status 2."""
 
+import errno
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -53,6 +55,7 @@ app = typer.Typer(
 
 FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file")
 """The options of every command, without a value and with one."""
+FULL = errno.ENOSPC, errno.EDQUOT
 
 
 @app.callback()
@@ -128,5 +131,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)
-        errors_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        _say(str(error))
         sys.exit(torchrun.exit_status(2))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        _say(f"{os.strerror(error.errno)}{where}: make room; what was saved is kept, and the same command continues")
+        sys.exit(torchrun.exit_status(1))
+
+
+def _say(mistake: str) -> None:
+    errors_console.print(f"[bold red]error:[/] {escape(mistake)}", soft_wrap=True, highlight=False)

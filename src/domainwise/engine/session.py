@@ -13,6 +13,7 @@ from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
 from domainwise.engine.capture import WORTH_COMPILING, CapturedStep
 from domainwise.engine.shares import share
+from domainwise.errors import UserError
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
 from domainwise.runs import Run
@@ -102,13 +103,17 @@ class Session:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
+        made_on = "cpu" if state["cuda"] is None else "cuda"
+        if made_on != self.device.type:  # random streams are each device's own
+            how = f"continue with --device {made_on}, or delete checkpoint.pt in {self.run.id} to begin again"
+            raise UserError(f"{self.run}: its checkpoint was made on {made_on}, this is {self.device.type}; {how}")
         self.next_step, self.seconds = state["next_step"], state["seconds"]
         self.loss_sum.copy_(state["loss_sum"])
         self.algorithm.load_state(state["algorithm"])
         self.batches.load_state(state["batches"])
         self.augmentation.set_state(state["augmentation"])
         torch.set_rng_state(state["torch"])
-        if state["cuda"] is not None and self.device.type == "cuda":
+        if state["cuda"] is not None:
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if self.captured is not None:
             self.captured.forget()

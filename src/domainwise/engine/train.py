@@ -4,8 +4,8 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 
 from domainwise import files, trackers
 from domainwise.algorithms import Algorithm
-from domainwise.claims import Claim
+from domainwise.claims import Busy, Claim
 from domainwise.data import Environments, find_dataset
 from domainwise.engine.apart import Surroundings, apart
 from domainwise.engine.capture import changing
@@ -162,38 +162,39 @@ def _training(
         started, saved = time.monotonic() - session.seconds, time.monotonic()
 
         status = Status(run.id, run.steps - 1, "done", "")
-        for step in range(session.next_step, run.steps):
-            session.step()
-            judged = run.evaluated_at(step)
-            if judged:
-                crew.follow(changing(session.algorithm))
-                with session.sharing:
-                    judge.ask()
-            yield step
-            if judged:
-                session.seconds = time.monotonic() - started
-                scores = judge.answers()
-                if crew.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
-                    status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
-                    break
-                rows = [
-                    Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
-                ]
-                claim.insist()
-                if "penalties" in run.track:
-                    folder.append_penalties(track_penalties(session, step))
-                folder.append(rows)
-                listeners.record(step, rows)
-                log.debug("%s: judged after step %d", run.id, step)
-                records += rows
-            stopping = crew.any(interruption.requested)
-            if stopping or (judged and time.monotonic() - saved > checkpoint_seconds):
-                session.seconds = time.monotonic() - started
-                claim.insist()
-                folder.save_checkpoint(session.state())
-                saved = time.monotonic()
-            if stopping and step < run.steps - 1:
-                raise Interrupted(f"{run} stopped after step {step}")
+        with _heard(listeners, session):
+            for step in range(session.next_step, run.steps):
+                session.step()
+                judged = run.evaluated_at(step)
+                if judged:
+                    crew.follow(changing(session.algorithm))
+                    with session.sharing:
+                        judge.ask()
+                yield step
+                if judged:
+                    session.seconds = time.monotonic() - started
+                    scores = judge.answers()
+                    if crew.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
+                        status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
+                        break
+                    rows = [
+                        Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
+                    ]
+                    claim.insist()
+                    if "penalties" in run.track:
+                        folder.append_penalties(track_penalties(session, step))
+                    folder.append(rows)
+                    listeners.record(step, rows)
+                    log.debug("%s: judged after step %d", run.id, step)
+                    records += rows
+                stopping = crew.any(interruption.requested)
+                if stopping or time.monotonic() - saved > checkpoint_seconds:
+                    session.seconds = time.monotonic() - started
+                    claim.insist()
+                    folder.save_checkpoint(session.state())
+                    saved = time.monotonic()
+                if stopping and step < run.steps - 1:
+                    raise Interrupted(f"{run} stopped after step {step}")
         claim.insist()
         status = replace(status, **origin(session.device))
         folder.finish(status, session.algorithm.state_dict())
@@ -201,3 +202,16 @@ def _training(
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
         claim.forget()
     return Outcome(run, records, status, folder.path, session.algorithm)
+
+
+@contextmanager
+def _heard(listeners: Trackers, session: Session) -> Iterator[None]:
+    """Within it, trackers hear of a failure too, and are let go where the training stops."""
+    try:
+        yield
+    except (Interrupted, Busy):
+        listeners.end(None)
+        raise
+    except Exception as error:
+        listeners.end(Status(session.run.id, session.next_step - 1, "failed", f"{type(error).__name__}: {error}"))
+        raise

@@ -1,1 +1,1 @@
-"""What the paper says, as data: its search spaces."""
+"""What the paper says, as data: its tables, and how it ran them."""

@@ -10,7 +10,7 @@ from domainwise.data import DATASETS, title, usual_selection
 from domainwise.protocol.selection import Curve
 from domainwise.report.statistics import ARROW, Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.report.words import counted
-from domainwise.sweep.collection import Collection, Experiment, method
+from domainwise.sweep.collection import Collection, Experiment, method, searches
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     plain = AccuracyTable.of(group.experiment.dataset, rule, scores, _registered(scores), baseline)
     rows = []
     for row in plain.rows:
-        own = [curve.run for curve in group.curves if method(curve.run) == row.method]
-        draws, trials = len({run.draw for run in own}), len({run.trial for run in own})
-        rows.append(replace(row, draws=draws, trials=trials, steps=own[0].steps))
+        own = [curve for curve in group.curves if method(curve.run) == row.method]
+        draws, trials = max(map(len, searches(own).values())), len({curve.run.trial for curve in own})
+        rows.append(replace(row, draws=draws, trials=trials, steps=own[0].run.steps))
     found = group.experiment
     return replace(
         plain,

@@ -82,7 +82,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
     for curve in curves:
         if is_companion(curve.run):
             for domain in curve.run.test_domains:
-                pairs.setdefault((*_search(curve.run), curve.run.draw, domain), []).append(curve)
+                pairs.setdefault((*_drawn(curve.run), domain), []).append(curve)
     result = []
     for curve in curves:
         if is_companion(curve.run):
@@ -92,16 +92,16 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
         else:
             unseen = curve.run.test_domains[0]
             companions = {}
-            for other in pairs.get((*_search(curve.run), curve.run.draw, unseen), ()):
+            for other in pairs.get((*_drawn(curve.run), unseen), ()):
                 further = next(domain for domain in other.run.test_domains if domain != unseen)
                 companions[further] = other
             result.append(replace(curve, companions=companions) if companions else curve)
     return result
 
 
-def _search(run: Run) -> tuple[object, ...]:
-    """What draws of one search share, but for the domains."""
-    return (experiment(run), method(run), run.trial)
+def _drawn(run: Run) -> tuple[object, ...]:
+    """What the runs of one draw share, whichever domains they leave out."""
+    return (experiment(run), method(run), run.trial, run.draw, *sorted(run.hparams.items()))
 
 
 def collect(folder: Path) -> Collection:

@@ -43,6 +43,8 @@ def train_command(run: Run, out: Path) -> str | None:
     """`domainwise train` that makes exactly this run; None if its options cannot (checked by the run's identity)."""
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
+    further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
+    facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:
         plain = Run.plan(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
@@ -56,7 +58,8 @@ def train_command(run: Run, out: Path) -> str | None:
     for option, names in (("test-domain", run.test_domains), ("train-domain", run.train_domains), ("track", run.track)):
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(own)
-    words += [word for name, value in facts.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    for name, value in facts.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join([*words, "--out", str(out)])
 
 

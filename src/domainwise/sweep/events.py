@@ -52,7 +52,11 @@ class Settings:
             pick_device(self.device)
         else:
             check_device(self.device)
-        needed = {(r.dataset, r.image_size, d) for r in runs for d in (*r.train_domains, *r.test_domains)}
+        needed = {
+            (r.dataset, r.image_size, d)
+            for r in runs
+            for d in (*r.train_domains, *r.validation_domains, *r.test_domains)
+        }
         for dataset, image_size, domain in sorted(needed):
             find_dataset(dataset).load(self.data_root, image_size).rows(domain)
         for weights in sorted({run.weights for run in runs} - {""}):

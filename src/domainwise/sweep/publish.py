@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise import files
+from domainwise.claims import Busy, Claim
 from domainwise.errors import UserError
 from domainwise.protocol.selection import RULES
 from domainwise.records import RunFolder, Status
@@ -37,8 +38,8 @@ def publish(folder: Path, target: Path) -> Publication:
     """
     if is_published(folder):
         raise UserError(f"{folder} holds published records: give the sweep's own folder")
-    if target.resolve() == folder.resolve():
-        raise UserError(f"{target} is the sweep's own folder: publish into another")
+    if any(target.glob("*/run.json")):
+        raise UserError(f"{target} is a sweep's own folder: publish into another")
     collection = collect(folder)
     plans = list(saved_plans(folder))
     ended = {run.id for run in collection.runs if run.id in collection.statuses}
@@ -88,28 +89,43 @@ def origins(statuses: Iterable[Status]) -> list[str]:
 
 
 def unpack(published: Path, folder: Path) -> tuple[int, int]:
-    """Puts published records into a sweep's folder as if its runs had ended there; (runs written, runs it had)."""
+    """Puts published records into a sweep's folder as if its runs had ended there; (runs written, runs it had).
+
+    A run that ended there, or is being trained, stays as it is.
+    """
     if not is_published(published):
         raise UserError(f"{published} holds no published records ({FILE}): give a folder that publish has written")
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: unpack into a sweep's own folder")
     files.writable_folder(folder)
     written = had = 0
     for one in read_published(published):
         kept = RunFolder(folder, one.run)
-        if kept.status() is not None:
-            had += 1
-            continue
         kept.create()
-        kept.checkpoint_file.unlink(missing_ok=True)
-        kept.rewind(-1)
-        if one.penalties:
-            kept.append_penalties(one.penalties)
-        if one.audit is not None:
-            kept.save_audit(dict(one.audit))
-        kept.append([*one.records(), one.status])
-        written += 1
+        try:
+            with Claim(kept.path) as claim:
+                new = kept.status() is None
+                if new:
+                    _write(one, kept)
+                claim.forget()
+        except Busy:
+            new = False
+        written += new
+        had += not new
     for plan in saved_plans(published):
         plan.save(folder)
     return written, had
+
+
+def _write(one: PublishedRun, kept: RunFolder) -> None:
+    """In place of what the run had come to."""
+    kept.checkpoint_file.unlink(missing_ok=True)
+    kept.rewind(-1)
+    if one.penalties:
+        kept.append_penalties(one.penalties)
+    if one.audit is not None:
+        kept.save_audit(dict(one.audit))
+    kept.append([*one.records(), one.status])
 
 
 def _published(folder: Path, run: Run) -> PublishedRun:
