@@ -92,7 +92,8 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
         else:
             unseen = curve.run.test_domains[0]
             companions = {}
-            for other in pairs.get((*_drawn(curve.run), unseen), ()):
+            found = pairs.get((*_drawn(curve.run), unseen), [])
+            for other in sorted(found, key=lambda other: other.run.hparams == curve.run.hparams):  # its own at the end
                 further = next(domain for domain in other.run.test_domains if domain != unseen)
                 companions[further] = other
             result.append(replace(curve, companions=companions) if companions else curve)
@@ -101,7 +102,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
 
 def _drawn(run: Run) -> tuple[object, ...]:
     """What the runs of one draw share, whichever domains they leave out."""
-    return (experiment(run), method(run), run.trial, run.draw, *sorted(run.hparams.items()))
+    return (experiment(run), method(run), run.trial, run.draw)
 
 
 def collect(folder: Path) -> Collection:
