@@ -165,10 +165,11 @@ def test_a_run_whose_training_raises_fails_with_its_reason(tmp_path: Path, prepa
     assert ends[harmless].status == "done"
 
 
-@pytest.mark.parametrize("retry", [False, True])
 @pytest.mark.parametrize("line", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_run_whose_records_are_damaged_fails_alone(tmp_path: Path, ended: bool, line: int, retry: bool) -> None:
+def test_a_run_whose_records_are_damaged_fails_alone_and_begins_anew_if_asked(
+    tmp_path: Path, ended: bool, line: int
+) -> None:
     damaged, harmless = plan("ERM", steps=2), plan("DAT", steps=2)
     folder = RunFolder(tmp_path, damaged)
     folder.create()
@@ -179,11 +180,15 @@ def test_a_run_whose_records_are_damaged_fails_alone(tmp_path: Path, ended: bool
     lines[line] = b"\0" * 40 + b"\n"
     folder.records_file.write_bytes(b"".join(lines))
     for _ in range(2):
-        told = execute((damaged, harmless), replace(settings(tmp_path), retry=retry), workers=1)
+        told = execute((damaged, harmless), replace(settings(tmp_path), retry=False), workers=1)
         ends = {event.run: event.ended for event in told if event.ended}
         assert ends[damaged].status == "failed" and ends[harmless].status == "done"
         assert f"records.jsonl, line {line % len(lines) + 1}: not a record" in ends[damaged].reason
         assert standing(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
+    folder.save_checkpoint({"next_step": 1})
+    assert followed((damaged, harmless), tmp_path)[damaged].status == "done", "settings() ask for it"
+    assert {record.step for record in folder.read()[0]} == {0, 1}
+    assert folder.records_file.with_suffix(".damaged").read_bytes().startswith(b"".join(lines))
 
 
 def test_a_run_can_be_marked_failed_before_it_left_anything(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from domainwise.analysis.choose import Wanted, chosen_folders
@@ -95,11 +96,16 @@ def test_folders_that_are_no_runs(tmp_path: Path, copy: Path) -> None:
 def test_damaged_and_missing_models(copy: Path) -> None:
     model = copy / "model.safetensors"
     model.write_bytes(model.read_bytes()[:100])
-    with pytest.raises(UserError, match="does not fit its run"):
+    with pytest.raises(UserError, match=r"is damaged: delete .*, and train"):
+        restore(copy)
+    model.write_bytes(safetensors.torch.save({"w": torch.zeros(1)}))
+    with pytest.raises(UserError, match=r"does not fit its run .*: delete"):
         restore(copy)
     model.unlink()
-    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
+    with pytest.raises(UserError, match=r"model\.safetensors is missing: delete"):
         restore(copy)
+    with pytest.raises(UserError, match="is missing: delete"):
+        RunFolder.at(copy).load_model()
 
 
 def leave(parent: Path, run: Run, accuracy: float) -> None:

@@ -209,9 +209,12 @@ def test_differences_of_nothing_and_of_one_pair() -> None:
         (-2.9, 1.0, 12, "not clearly different from"),
         (0.0, 0.0, 12, "not clearly different from"),
         (9.0, None, 1, "not clearly different from"),
+        (9.0, 1.0, 3, "not clearly different from"),
+        (5.0, 0.0, 2, "not clearly different from"),
+        (9.0, 1.0, 4, "clearly ahead of"),
     ],
 )
-def test_three_standard_errors_are_clear(mean: float, error: float | None, n: int, verdict: str) -> None:
+def test_three_standard_errors_of_four_pairs_are_clear(mean: float, error: float | None, n: int, verdict: str) -> None:
     assert Difference(mean, error, ahead=0, behind=0, n=n).verdict == verdict
 
 

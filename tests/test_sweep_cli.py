@@ -104,8 +104,10 @@ def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: 
     assert [one.id for one in planned_runs(list(saved_plans(tmp_path)))] == [run.id]
     status, text, _ = domainwise("status", tmp_path)
     assert "1 failed" in text
+    (folder.path / "run.json").write_text("{")
     assert domainwise(*command, "--retry")[0] == 0
     assert folder.status() is not None and folder.status().status == "done"
+    assert RunFolder.at(folder.path).run == run, "what does not describe the run is written again"
 
 
 def test_single_source_and_pairs(domainwise: Command, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from domainwise import files
 from domainwise.errors import UserError
 from domainwise.runs import Run
 
+log = logging.getLogger(__name__)
 State = Literal["done", "diverged", "failed"]
 T = TypeVar("T")
 
@@ -90,10 +92,13 @@ class RunFolder:
 
     def create(self) -> None:
         files.writable_folder(self.path)
-        description = json.dumps(self.run.describe(), indent=1, sort_keys=True)
-        if not (self.path / "run.json").exists():
+        try:
+            known = RunFolder.at(self.path).run.id == self.run.id
+        except UserError:  # there is none, or it is damaged
+            known = False
+        if not known:
             with files.atomic(self.path / "run.json") as file:
-                file.write(description.encode())
+                file.write(json.dumps(self.run.describe(), indent=1, sort_keys=True).encode())
 
     def append(self, rows: Iterable[Record | Status]) -> None:
         files.append_lines(self.records_file, _lines(rows))
@@ -109,6 +114,23 @@ class RunFolder:
         rows = read_rows(self.records_file, _parse)
         records = [row for row in rows if isinstance(row, Record)]
         return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
+
+    def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
+        """What `read` reads. Damaged records of a run that may be tried again are set aside, and it begins anew."""
+        try:
+            records, status = self.read()
+            if status is None:
+                self.read_penalties()
+        except UserError as damage:
+            if not retry:
+                raise
+            for file in (self.records_file, self.penalties_file):
+                if file.exists():
+                    file.replace(file.with_suffix(".damaged"))
+            self.checkpoint_file.unlink(missing_ok=True)
+            log.warning("%s; it is set aside as %s, and the run begins anew", damage, "records.damaged")
+            return [], None
+        return records, status
 
     def status(self) -> Status | None:
         """How the run ended, if it has: the last whole line of its records, read without the rest until it has.
@@ -183,7 +205,12 @@ class RunFolder:
         return found
 
     def load_model(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)
+        """The weights after the last step; records that were unpacked have none."""
+        try:
+            tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)
+        except (FileNotFoundError, safetensors.SafetensorError):
+            what = "is damaged" if self.model_file.exists() else "is missing"
+            raise UserError(f"{self.model_file} {what}: delete {self.path}, and train the run again") from None
         return tensors
 
 

@@ -157,6 +157,9 @@ class SharedFolder(RunFolder):
     def read(self) -> tuple[list[Record], Status | None]:
         return self.crew.led(self.leaders.read)
 
+    def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
+        return self.crew.led(partial(self.leaders.reopen, retry))
+
     def rewind(self, step: int) -> list[Record]:
         return self.crew.led(partial(self.leaders.rewind, step))
 

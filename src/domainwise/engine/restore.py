@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
 from domainwise.algorithms import Algorithm
 from domainwise.data import Environments, find_dataset
@@ -44,9 +43,11 @@ def restore(
         session = Session(replace(run, weights=""), data, pick_device(device))  # the weights it started from are gone
     try:
         session.algorithm.load_state_dict(folder.load_model())
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{folder.model_file} does not fit its run ({reason}): train it again") from None
+        raise UserError(
+            f"{folder.model_file} does not fit its run ({reason}): delete {folder.path}, and train it again"
+        ) from None
     return Trained(run, session.environments, session.algorithm.eval(), folder.path)
 
 
@@ -61,5 +62,7 @@ def finished(path: Path) -> RunFolder:
             f"{path}: {folder.run} {status.status} at step {status.step} ({status.reason}): no model to use"
         )
     if not folder.model_file.is_file():
-        raise UserError(f"{path}: {folder.run} ended, but its model.safetensors is missing: train it again")
+        raise UserError(
+            f"{path}: {folder.run} ended, but its model.safetensors is missing: delete {path}, and train it again"
+        )
     return folder

@@ -71,8 +71,8 @@ def train(
 ) -> Outcome:
     """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
 
-    A run that failed before is tried again if `retry`. `log_to` names trackers that hear of it: tensorboard, wandb,
-    mlflow.
+    A run that failed before is tried again if `retry`, and one whose records are damaged begins anew. `log_to` names
+    trackers that hear of it: tensorboard, wandb, mlflow.
 
     Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
     and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
@@ -143,7 +143,7 @@ def _training(
 ) -> Training:
     run = folder.run
     with (Claim if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
-        records, status = folder.read()
+        records, status = folder.reopen(retry)
         if status is not None and not (retry and status.status == "failed"):
             claim.forget()
             return Outcome(run, records, status, folder.path, None)

@@ -13,6 +13,8 @@ Scores = dict[str, dict[str, dict[int, float]]]
 """method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
 ARROW = " → "
 """Between a training domain and an unseen one, in the name of a column."""
+FEWEST_PAIRS = 4
+"""Of fewer, a standard error says little: two or three gaps may be alike by chance."""
 Choices = dict[str, dict[str, dict[int, Choice]]]
 """method -> column -> trial -> what a rule chose."""
 
@@ -55,9 +57,14 @@ class Difference:
         return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
 
     @property
+    def surest(self) -> float:
+        """The p-value of a sign test when all pairs agree: no test of so few should be surer."""
+        return min(1.0, 2.0 ** (1 - self.n))
+
+    @property
     def verdict(self) -> str:
-        """In words; three standard errors count as clear."""
-        if self.error is None or abs(self.mean) <= 3 * self.error:
+        """In words; three standard errors count as clear, if they are of four pairs or more."""
+        if self.error is None or self.n < FEWEST_PAIRS or abs(self.mean) <= 3 * self.error:
             return "not clearly different from"
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
