@@ -58,9 +58,26 @@ def writable_folder(path: Path, option: str = "--out") -> Path:
     """Makes the folder if need be; one that cannot be written to is the user's mistake, found before any work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe.{secrets.token_hex(4)}"
-        probe.touch()
-        probe.unlink()
+        _try(path / ".probe")
     except OSError as error:
         raise UserError(f"cannot write to {path} ({error.strerror}): choose another folder with {option}") from None
     return path
+
+
+def writable_file(path: Path, option: str = "--out") -> Path:
+    """Makes the folder of a file to be if need be; a place where it cannot be is found before any work as well."""
+    writable_folder(path.parent, option)
+    try:
+        if path.is_dir():
+            raise UserError(f"{option} {path} is a folder: name a file")
+        _try(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}): choose another file with {option}") from None
+    return path
+
+
+def _try(path: Path) -> None:
+    """Whether a file can be written there, in the way of `atomic`."""
+    probe = temporary_beside(path)
+    probe.touch()
+    probe.unlink()

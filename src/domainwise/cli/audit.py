@@ -42,16 +42,14 @@ def audit(
     the features. ColoredMNIST: colours swapped. BackgroundDigits: backgrounds swapped, removed, alone. Mixed-Same: the
     background gap. All on images that were not trained on.
     """
-    from domainwise import files
     from domainwise.analysis.attention import restore_all
     from domainwise.analysis.audit import audit as ask
     from domainwise.analysis.choose import Wanted, chosen_folders
     from domainwise.report.audited import audit_figure
-    from domainwise.report.canvas import check_format, save
+    from domainwise.report.canvas import save, writable_picture
 
     if out is not None:
-        check_format(out)
-        files.writable_folder(out.parent)
+        writable_picture(out)
     wanted = Wanted(dataset, test_domain, trial)
     if selected and out is not None:
         raise UserError("--selected answers for many models, a picture for one per method: leave one of the two out")

@@ -52,6 +52,8 @@ def bench(
     size = batch_size or usual
     measured = Bench(data, network or data.network, size, place, data_root, seconds)
     about = describe(place) | {"dataset": data.title, "network": measured.network, "batch_size": size}
+    if out is not None:
+        files.writable_file(out)
     rows = []
     with errors_console.status("measuring ...") as status:
         for row in measured.rows(chosen, asked, at_once):
@@ -59,7 +61,6 @@ def bench(
             status.update(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms")
     result = about | {"rows": rows}
     if out is not None:
-        files.writable_folder(out.parent)
         with files.atomic(out) as file:
             file.write((json.dumps(result, indent=1) + "\n").encode())
     if as_json:

@@ -47,15 +47,13 @@ def cam(
     Of a sweep, each method's run is the one that training-domain validation prefers, as it was after its last step.
     Where the object's outline is known (BackgroundDigits), also the share of the heat that falls on it.
     """
-    from domainwise import files
     from domainwise.analysis import attention
     from domainwise.analysis.choose import Wanted, chosen_folders
     from domainwise.data.read import read_images
-    from domainwise.report.canvas import check_format, save
+    from domainwise.report.canvas import save, writable_picture
     from domainwise.report.heatmaps import heatmap_grid
 
-    check_format(out)
-    files.writable_folder(out.parent)
+    writable_picture(out)
     folders = chosen_folders(runs, Wanted(dataset, test_domain, trial))
     models = attention.restore_all(folders, data_root, device)
     if images:

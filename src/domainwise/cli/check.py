@@ -8,7 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import Json, console, errors_console, print_json
-from domainwise.errors import UserError
 from domainwise.report.words import counted
 
 if TYPE_CHECKING:
@@ -32,8 +31,12 @@ def check(
 ) -> None:
     """Look through a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.data.check import check as examine
+    from domainwise.files import writable_file
+    from domainwise.report.canvas import check_format
     from domainwise.report.pictures import folder_samples
 
+    if preview is not None:
+        check_format(preview, "--preview")
     found = examine(folder)
     sheet = preview or Path("runs/check") / f"{found.folder.name}.png"
     unasked = preview is None and sheet.resolve().is_relative_to(found.folder.path)
@@ -41,11 +44,7 @@ def check(
     if unasked:
         errors_console.print("no preview: nothing is written into the folder of images unasked; give --preview FILE")
     if drawn:
-        try:
-            sheet.parent.mkdir(parents=True, exist_ok=True)
-            folder_samples(found, sheet)
-        except OSError as error:
-            raise UserError(f"cannot write {sheet} ({error.strerror}): choose another place with --preview") from None
+        folder_samples(found, writable_file(sheet, "--preview"))
     if as_json:
         print_json(found.as_json() | {"preview": str(sheet) if drawn else None})
     else:

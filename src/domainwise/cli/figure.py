@@ -45,6 +45,7 @@ def figure(
     [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
     [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """
+    from domainwise import files
     from domainwise.cli.table import print_notes
     from domainwise.errors import unknown
     from domainwise.protocol.selection import RULES
@@ -58,6 +59,7 @@ def figure(
         raise unknown("selection rule", selection, RULES)
     collection = collect_any(folder)
     print_notes(collection.notes)
+    files.writable_file(path)
     drawing = draw(name, folder, collection, dataset=dataset, algorithms=names(algorithms), rule=selection)
     save(drawing.figure, path)
     if as_json:

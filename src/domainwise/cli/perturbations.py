@@ -24,15 +24,13 @@ def perturbations(
     as_json: Json = False,
 ) -> None:
     """What did training add to each domain's images, and does it fit the domain's background, as the paper says?"""
-    from domainwise import files
     from domainwise.analysis.choose import chosen_folders
     from domainwise.analysis.perturbations import measure, of_interest
     from domainwise.engine.restore import restore
-    from domainwise.report.canvas import check_format, save
+    from domainwise.report.canvas import save, writable_picture
     from domainwise.report.perturbed import perturbation_figure
 
-    check_format(out)
-    files.writable_folder(out.parent)
+    writable_picture(out)
     measured = measure(restore(of_interest(chosen_folders([run])), data_root=data_root))
     save(perturbation_figure(measured), out)
     if as_json:

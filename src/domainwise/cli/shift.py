@@ -41,16 +41,14 @@ def shift(
 
     Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
     """
-    from domainwise import files
     from domainwise.analysis.shift import Setup, default_network, measure_shift
     from domainwise.data import find_dataset
     from domainwise.nets.weights import planned
-    from domainwise.report.canvas import check_format, save
+    from domainwise.report.canvas import save, writable_picture
     from domainwise.report.shifted import shift_figure
 
     if out is not None:
-        check_format(out)
-        files.writable_folder(out.parent)
+        writable_picture(out)
     found = find_dataset(dataset)
     unseen = [found.domain(key) for key in test_domain] if test_domain else list(found.testable)
     name = network or default_network(found)

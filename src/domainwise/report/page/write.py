@@ -43,9 +43,7 @@ def write_page(
     if not collection.runs:
         why = f" ({collection.notes[0]})" if collection.notes else ""
         raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
-    path = out or folder / NAME
-    if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is not a folder: choose another file with --out")
+    path = files.writable_file(out or folder / NAME)
     text = render(folder, collection, baseline, asking)
     with files.atomic(path) as file:
         file.write(text.encode())
