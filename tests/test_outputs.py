@@ -1,12 +1,17 @@
 """Where commands write their one file: its folder is made, and a place where none can be is found before the work."""
 
+import warnings
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from commands import Command, commands
 from curves import a_run, keep
 from domainwise.bench.steps import Bench
+from domainwise.data.check import check
+from domainwise.report import pictures
+from domainwise.report.canvas import any_script
 from domainwise.report.page import write
 from folders import make_folder
 
@@ -69,3 +74,25 @@ def test_a_picture_of_another_kind_is_refused_by_the_name_of_its_option(domainwi
 @pytest.mark.parametrize("command", ["figure curves absent", "report absent"])
 def test_a_folder_of_runs_that_is_not_there_is_not_made(domainwise: Command, command: str) -> None:
     assert domainwise(*command.split()).is_one_line_error and not Path("absent").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["twelve", "W" * 40, "猫と犬の写真", "a folder with a name of many words that goes on"]
+)
+def test_the_title_of_a_small_preview_is_not_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure))
+    found = check(make_folder(tmp_path / name, ("a", "b"), ("x", "y"), count=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pictures.folder_samples(
+            check(make_folder(tmp_path / name, ("a", "b"), ("x", "y"), count=1)), tmp_path / "p.png"
+        )
+    (figure,) = drawn
+    with any_script():
+        figure.draw_without_rendering()
+        (title,) = (text for text in figure.texts if "one image" in text.get_text().replace("\n", " "))
+        place = title.get_window_extent()
+    assert place.x0 >= 0 and place.x1 <= figure.bbox.width and place.y1 <= figure.bbox.height

@@ -1,7 +1,9 @@
 """What all figures share: grids of axes, images without ticks, files by their suffix."""
 
+import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -50,6 +52,24 @@ def show(axis: Axes, image: Tensor, title: str = "") -> None:
     axis.set_title(title, fontsize=8)
 
 
+def headline(figure: Figure, text: str, size: float | None = None) -> None:
+    """A title over the whole figure, in as many lines as its width asks for."""
+    title = figure.suptitle(text, fontsize=size)
+    with any_script():
+        for columns in range(len(text) - 1, 0, -1):
+            if title.get_window_extent().width <= figure.bbox.width:
+                break
+            title.set_text(textwrap.fill(text, columns))
+
+
+@contextmanager
+def any_script() -> Iterator[None]:
+    """Within it, names in a script that the font lacks are drawn as boxes without a word."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
 def plain(name: str, most: int = 40) -> str:
     """A name, as of a folder, as text in a figure: cut, and with dollar signs that are not mathematics."""
     return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")
@@ -73,6 +93,5 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Without dates or random names: the same figure gives the same bytes."""
     form = check_format(path)
     fixed = mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42})
-    with files.atomic(path) as file, fixed, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script is drawn as boxes
+    with files.atomic(path) as file, fixed, any_script():
         figure.savefig(file, format=form, dpi=dpi, metadata=TIMELESS[form])

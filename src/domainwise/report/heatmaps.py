@@ -4,7 +4,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from domainwise.analysis.attention import Comparison
-from domainwise.report.canvas import colours, grid, plain, show
+from domainwise.report.canvas import colours, grid, headline, plain, show
 
 METHODS = {"grad-cam": "Grad-CAM", "hires-cam": "HiResCAM"}
 BRIGHTEST = 0.9
@@ -38,7 +38,7 @@ def heatmap_grid(comparison: Comparison) -> Figure:
         axis.set_title(
             sight.name if sight.inside is None else f"{sight.name}\n{sight.inside.mean:.1f} % inside", fontsize=9
         )
-    figure.suptitle(f"{METHODS[comparison.method]} {_where(comparison)}", fontsize=10)
+    headline(figure, f"{METHODS[comparison.method]} {_where(comparison)}", 10)
     return figure
 
 

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from domainwise.analysis.perturbations import LOW, Perturbations
-from domainwise.report.canvas import grid, plain, show
+from domainwise.report.canvas import grid, headline, plain, show
 
 
 def perturbation_figure(measured: Perturbations) -> Figure:
@@ -31,5 +31,5 @@ def perturbation_figure(measured: Perturbations) -> Figure:
     axes[-1][4].set_xlabel("cycles per pixel", fontsize=7)
     axes[0][4].set_ylabel("% of the energy", fontsize=7)
     scope = "one perturbation for all domains" if measured.universal else "one perturbation per training domain"
-    figure.suptitle(f"{measured.method} on {plain(measured.dataset)}: {scope} (eps {measured.eps:g})", fontsize=10)
+    headline(figure, f"{measured.method} on {plain(measured.dataset)}: {scope} (eps {measured.eps:g})", 10)
     return figure

@@ -10,7 +10,7 @@ from domainwise.analysis.theory import Gap
 from domainwise.data import Environments
 from domainwise.data.check import Check
 from domainwise.data.decode import read
-from domainwise.report.canvas import grid, plain, save, show
+from domainwise.report.canvas import grid, headline, plain, save, show
 
 
 def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
@@ -28,7 +28,7 @@ def domain_samples(environments: Environments, path: Path, columns: int = 10) ->
         for image, axis in zip(row, line, strict=True):
             show(axis, image / 255)
         line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
-    figure.suptitle(f"{environments.name}: the same classes in every domain")
+    headline(figure, f"{environments.name}: the same classes in every domain")
     save(figure, path)
 
 
@@ -48,8 +48,9 @@ def folder_samples(found: Check, path: Path, most: int = 10) -> None:
                 axis.text(64, 64, "none", ha="center", va="center", color="grey")
         line[0].set_ylabel(plain(domain, 20), rotation=0, ha="right", va="center")
     left_out = len(found.folder.domains) > most or len(found.folder.classes) > most
-    figure.suptitle(
-        f"{plain(found.folder.name, 40)}: one image per domain and class{', the first of each' if left_out else ''}"
+    headline(
+        figure,
+        f"{plain(found.folder.name, 40)}: one image per domain and class{', the first of each' if left_out else ''}",
     )
     save(figure, path)
 
@@ -66,7 +67,7 @@ def perturbations(environments: Environments, train_domains: tuple[str, ...], de
         for picture, title, axis in zip(pictures, titles, line, strict=True):
             show(axis, picture, title)
         line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
-    figure.suptitle(f"{environments.name}: one perturbation per training domain")
+    headline(figure, f"{environments.name}: one perturbation per training domain")
     save(figure, path)
 
 

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from domainwise.analysis.shift import DatasetShift, profile
-from domainwise.report.canvas import grid, plain
+from domainwise.report.canvas import grid, headline, plain
 
 TRAIN, TEST = "#2166ac", "#b2182b"
 
@@ -40,5 +40,5 @@ def shift_figure(measured: DatasetShift) -> Figure:
     axes[0][0].legend(fontsize=7, frameon=False)
     for axis in axes[-1]:
         axis.set_xlabel("main direction of the features z", fontsize=8)
-    figure.suptitle(f"{plain(measured.dataset)}: training against unseen domains", fontsize=10)
+    headline(figure, f"{plain(measured.dataset)}: training against unseen domains", 10)
     return figure
