@@ -84,12 +84,10 @@ def test_the_title_of_a_small_preview_is_not_cut_off(
 ) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(pictures, "save", lambda figure, _: drawn.append(figure))
-    found = check(make_folder(tmp_path / name, ("a", "b"), ("x", "y"), count=1))
+    found = check(make_folder(tmp_path / name, ("a", "b"), ("x",), count=1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pictures.folder_samples(
-            check(make_folder(tmp_path / name, ("a", "b"), ("x", "y"), count=1)), tmp_path / "p.png"
-        )
+        pictures.folder_samples(found, tmp_path / "p.png")
     (figure,) = drawn
     with any_script():
         figure.draw_without_rendering()

@@ -57,7 +57,7 @@ def headline(figure: Figure, text: str, size: float | None = None) -> None:
     title = figure.suptitle(text, fontsize=size)
     with any_script():
         for columns in range(len(text) - 1, 0, -1):
-            if title.get_window_extent().width <= figure.bbox.width:
+            if title.get_window_extent().width <= 0.96 * figure.bbox.width:
                 break
             title.set_text(textwrap.fill(text, columns))
 
