@@ -150,6 +150,34 @@ def test_the_same_pixels_in_another_file_are_a_duplicate(photos: Path) -> None:
     assert [str(p.file.relative_to(photos)) for p in group] == ["lab/cat/000.png", "street/cat/x.bmp"]
 
 
+def test_a_palette_is_part_of_the_picture(photos: Path) -> None:
+    """The same palette indices are other pictures by other palettes; the same colours are one picture however stored."""
+    indices = Image.fromarray(np.random.default_rng(0).integers(0, 4, (20, 30), np.uint8))
+    colours = ([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9], [7, 7, 7, 0, 0, 99, 99, 0, 0, 0, 99, 0])
+    for number, palette in enumerate(colours):
+        image = indices.copy()
+        image.putpalette(palette)
+        image.save(photos / "lab" / "cat" / f"palette{number}.png")
+        image.save(photos / "lab" / "cat" / f"palette{number}.gif")
+        image.convert("RGB").save(photos / "street" / "cat" / f"colours{number}.png")
+        image.convert("RGBA").save(photos / "clinic" / "cat" / f"opaque{number}.png")
+    groups = [[str(p.file.relative_to(photos)) for p in group] for group in check(photos).duplicates]
+    assert groups == [
+        [f"clinic/cat/opaque{n}.png", f"lab/cat/palette{n}.gif", f"lab/cat/palette{n}.png", f"street/cat/colours{n}.png"]
+        for n in range(2)
+    ]
+
+
+def test_a_turned_picture_is_the_same_picture(photos: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture(700).save(photos / "lab" / "cat" / "turned.png", exif=exif)
+    picture(700).transpose(Image.Transpose.ROTATE_270).save(photos / "street" / "cat" / "upright.png")
+    picture(700).save(photos / "clinic" / "cat" / "lying.png")
+    (group,) = check(photos).duplicates
+    assert [p.file.name for p in group] == ["turned.png", "upright.png"]
+
+
 def test_what_decoding_changes_is_noted(photos: Path) -> None:
     folder = photos / "lab" / "cat"
     Image.new("L", (9, 9)).save(folder / "grey.png")

@@ -48,18 +48,20 @@ def fitted(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pi
 
 
 def facts(file: str | Path) -> dict[str, Any]:
-    """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels."""
+    """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels.
+
+    The pixels are those a training would see at full size, so that a picture has one digest however it is stored.
+    """
     with _failures_named():
         image = _open(Path(file))
         turned = image.getexif().get(ORIENTATION, 1) not in (0, 1)
-        digest = hashlib.blake2b(repr((image.mode, image.size)).encode(), digest_size=16)
-        digest.update(image.tobytes())
-        alpha = image.has_transparency_data
-        _upright_rgb(image)
+        seen = _upright_rgb(image)
+        digest = hashlib.blake2b(repr(seen.size).encode(), digest_size=16)
+        digest.update(seen.tobytes())
         return {
             "size": list(image.size),
             "mode": image.mode,
-            "alpha": alpha,
+            "alpha": image.has_transparency_data,
             "turned": turned,
             "digest": digest.hexdigest(),
         }
