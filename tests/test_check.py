@@ -199,6 +199,34 @@ def test_what_decoding_changes_is_noted(photos: Path) -> None:
     assert found.sizes == {"smallest": [8, 8], "median": [30, 20], "largest": [300, 200]}
 
 
+def deep(largest: int) -> Image.Image:
+    """16-bit grey whose brightest pixel has this value."""
+    values = np.random.default_rng(largest).integers(0, largest + 1, (20, 30), dtype=np.uint16)
+    values[3, 4] = largest
+    return Image.fromarray(values)
+
+
+@pytest.mark.parametrize(("largest", "suffix", "unused"), [(4095, ".png", 4), (1000, ".tif", 6), (0, ".png", 15)])
+def test_12_bit_data_in_16_bit_files_is_a_warning(photos: Path, largest: int, suffix: str, unused: int) -> None:
+    deep(largest).save(photos / "lab" / "cat" / f"scan{suffix}")
+    found = check(photos)
+    assert found.notes == ["1 image grey: repeated to three channels", "1 image 16-bit: the upper 8 bits are used"]
+    (warning,) = found.warnings
+    assert f"below 4096 (at most {largest} of 65535)" in warning
+    assert f"multiplied by {2**unused} (in NumPy: pixels << {unused})" in warning
+    rescaled = Image.fromarray(np.asarray(Image.open(photos / "lab" / "cat" / f"scan{suffix}"), np.uint16) << unused)
+    rescaled.save(photos / "lab" / "cat" / f"scan{suffix}")
+    assert check(photos).warnings == [] or not largest, "what it advises helps, but where all is black"
+
+
+def test_16_bit_files_that_use_their_bits_are_noted_only(photos: Path) -> None:
+    """One bright image is enough: the scale of a folder is not that of its darkest image."""
+    for largest in (200, 4096):
+        deep(largest).save(photos / "lab" / "cat" / f"scan{largest}.png")
+    found = check(photos)
+    assert found.warnings == [] and "2 images 16-bit: the upper 8 bits are used" in found.notes
+
+
 def test_many_images_are_checked_by_helpers(tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "photos", count=13)
     spoil(photos)

@@ -16,6 +16,8 @@ from domainwise.data.parallel import spread
 UNEVEN = 10
 """So many times more images of one class than of another are worth a warning."""
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
+DIM = 4096
+"""16-bit images that all stay below this use 12 bits or fewer: of their upper 8 bits, 4 at most."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,18 @@ class Check:
         for same in (list(names) for _, names in by_lower):
             if len(same) > 1:
                 found.append(f"classes differ only in capital letters: {', '.join(same)}")
-        return found + self._leaks()
+        return found + self._dim() + self._leaks()
+
+    def _dim(self) -> list[str]:
+        """Of 12-bit data in 16-bit files little is left, for a training as for the eye."""
+        largest = max((fact["largest"] for fact in self.facts.values() if fact["largest"] is not None), default=DIM)
+        if largest >= DIM:
+            return []
+        unused = 16 - max(largest, 1).bit_length()
+        return [
+            f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: save "
+            f"them anew, all multiplied by {2**unused} (in NumPy: pixels << {unused})"
+        ]
 
     def _leaks(self) -> list[str]:
         kinds: tuple[tuple[Callable[[Picture, Picture], bool], str], ...] = (
@@ -95,6 +108,7 @@ class Check:
         facts = self.facts.values()
         kinds = (
             (sum(fact["mode"] in GREY for fact in facts), "grey: repeated to three channels"),
+            (sum(fact["largest"] is not None for fact in facts), "16-bit: the upper 8 bits are used"),
             (sum(fact["alpha"] for fact in facts), "with transparency: shown on white"),
             (sum(fact["mode"] == "CMYK" for fact in facts), "CMYK: converted to RGB"),
             (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),

@@ -50,6 +50,9 @@ def fitted(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pi
 def facts(file: str | Path) -> dict[str, Any]:
     """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels.
 
+    Of 16-bit grey also the largest value, else None: only its upper 8 bits are used (by a constant scale, which no image
+    may change), so 12-bit data in 16-bit files is nearly black.
+
     The pixels are those a training would see at full size, so that a picture has one digest however it is stored.
     """
     with _failures_named():
@@ -63,6 +66,7 @@ def facts(file: str | Path) -> dict[str, Any]:
             "mode": image.mode,
             "alpha": image.has_transparency_data,
             "turned": turned,
+            "largest": int(_sixteen_bits(image).max()) if _is_deep(image) else None,
             "digest": digest.hexdigest(),
         }
 
@@ -99,12 +103,21 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise BadImage("floating-point pixels have no agreed range: save it with 8 bits per channel")
-    if image.mode.startswith("I"):  # 16-bit grey
-        image = Image.fromarray((np.clip(np.asarray(image, np.int64), 0, 65535) >> 8).astype(np.uint8))
+    if _is_deep(image):
+        image = Image.fromarray((_sixteen_bits(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Whether it is grey of 16 bits (or 32, of which none should use more)."""
+    return image.mode.startswith("I")
+
+
+def _sixteen_bits(image: Image.Image) -> npt.NDArray[np.int64]:
+    return np.clip(np.asarray(image, np.int64), 0, 65535)
 
 
 def work(job: dict[str, Any]) -> list[dict[str, Any]]:
