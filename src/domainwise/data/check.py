@@ -78,8 +78,8 @@ class Check:
             return []
         unused = 16 - max(largest, 1).bit_length()
         return [
-            f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: save "
-            f"them anew, all multiplied by {2**unused} (in NumPy: pixels << {unused})"
+            f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: "
+            f"save them anew, all multiplied by {2**unused} (in NumPy: pixels << {unused})"
         ]
 
     def _leaks(self) -> list[str]:

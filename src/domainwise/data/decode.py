@@ -50,10 +50,8 @@ def fitted(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pi
 def facts(file: str | Path) -> dict[str, Any]:
     """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels.
 
-    Of 16-bit grey also the largest value, else None: only its upper 8 bits are used (by a constant scale, which no image
-    may change), so 12-bit data in 16-bit files is nearly black.
-
-    The pixels are those a training would see at full size, so that a picture has one digest however it is stored.
+    The pixels are those a training would see at full size, so that a picture has one digest however it is stored. Of
+    16-bit grey also the largest value (else None): by its upper 8 bits, a constant scale, 12-bit data is nearly black.
     """
     with _failures_named():
         image = _open(Path(file))
