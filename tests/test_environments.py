@@ -83,8 +83,6 @@ IMAGES, LABELS = np.zeros((10, 1, 4, 4), np.uint8), np.arange(10) % 2
         ({"a": (IMAGES, LABELS - 1)}, {}, "labels run from -1 to 0"),
         ({"a": (IMAGES, LABELS)}, {"classes": ["only"]}, "labels run from 0 to 1 for 1 classes"),
         ({"a": (IMAGES[:0], LABELS[:0])}, {}, "own/a.*0 images"),
-        ({"a": (IMAGES[:1], LABELS[:1])}, {}, "own/a.*1 images"),
-        ({"a": (IMAGES[:4], LABELS[:4])}, {}, "own/a.*4 images"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -98,6 +96,14 @@ def test_arrays_that_make_no_environments(
 def test_the_smallest_domain_has_something_in_both_splits() -> None:
     data = Environments.from_arrays({"a": (IMAGES[:5], LABELS[:5])})
     assert {name: len(rows) for name, rows in data.split("a", 0).items()} == {"out": 1, "in": 4}
+
+
+@pytest.mark.parametrize(("size", "held_out", "least"), [(1, 0.2, 5), (4, 0.2, 5), (9, 0.1, 10), (3, 0.3, 4)])
+def test_a_domain_too_small_to_be_split_is_told_when_it_is(size: int, held_out: float, least: int) -> None:
+    data = Environments.from_arrays({"a": (IMAGES[:size], LABELS[:size])}, name="own")
+    with pytest.raises(UserError, match=f"^own/a: {size} images; a domain needs at least {least} to be split$"):
+        data.split("a", 0, held_out)
+    assert len(data.split("a", 0, 0.0)["in"]) == size
 
 
 def test_lists_and_tensors_are_arrays_too() -> None:

@@ -121,8 +121,11 @@ def test_what_is_neither_a_dataset_nor_a_folder_is_a_users_error(tmp_path: Path)
 
 def test_a_domain_too_small_to_be_split_is_a_users_error(tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "photos", count=2)
-    with pytest.raises(UserError, match="photos/clinic: 4 images; a domain needs at least 5"):
-        find_dataset(str(photos)).load(image_size=8)
+    data = find_dataset(str(photos)).load(image_size=8)
+    assert data.sizes["clinic"] == 4, "nothing is split yet"
+    with pytest.raises(UserError, match="photos/clinic: 4 images; a domain needs at least 5 to be split"):
+        data.split("clinic", 0)
+    assert len(data.split("clinic", 0, held_out=0.0)["in"]) == 4
 
 
 # what it is called, and what a run of it is

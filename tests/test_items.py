@@ -148,7 +148,7 @@ def test_too_little_is_a_users_error() -> None:
     with pytest.raises(UserError, match="datasets/lab: the dataset is empty"):
         dw.Environments.from_datasets({"lab": Subset(Items(), [])})
     with pytest.raises(UserError, match="a domain needs at least 5"):
-        dw.Environments.from_datasets({"lab": Subset(Items(), [1, 2])})
+        dw.fit(dw.Environments.from_datasets({"lab": Subset(Items(), [1, 2])}), "ERM", steps=1, device="cpu")
     with pytest.raises(UserError, match="no domains given"):
         dw.Environments.from_datasets({})
 

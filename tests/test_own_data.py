@@ -106,6 +106,21 @@ def test_mistakes_are_one_line(
     assert result.is_one_line_error and message in result.err
 
 
+@pytest.mark.parametrize("command", ["train", "sweep"])
+@pytest.mark.parametrize("small", ["lab", "street"])
+def test_a_domain_too_small_to_be_split_stops_before_anything_is_written(
+    photos: Path, tmp_path: Path, domainwise: Command, small: str, command: str
+) -> None:
+    """Whether it would be trained on or left out."""
+    for file in sorted((photos / small).rglob("*.png"))[3:]:
+        file.unlink()
+    kind = {"train": ("--test-domain", "street"), "sweep": ("--algorithms", "ERM", "--hparams", 1, "--trials", 1)}
+    where = ("--network", "small-cnn", "--out", tmp_path / "out")
+    result = domainwise(command, "--data", photos, *kind[command], *where, *FEW)
+    assert result.is_one_line_error and f"photos/{small}: 3 images; a domain needs at least 5" in result.err
+    assert not (tmp_path / "out").exists()
+
+
 # the network
 
 

@@ -167,6 +167,15 @@ class Run:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """All whose samples it looks at."""
+        return (*self.train_domains, *self.validation_domains, *self.test_domains)
+
+    def held_out_of(self, domain: str) -> float:
+        """The fraction of a domain that is its `out` split; a validation domain is judged whole."""
+        return 0.0 if domain in self.validation_domains else self.held_out
+
     def evaluated_at(self, step: int) -> bool:
         """Whether the network is judged after this step: every `evaluate_every`th from the first, and the last."""
         return step % self.evaluate_every == 0 or step == self.steps - 1

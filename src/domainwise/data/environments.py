@@ -1,5 +1,6 @@
 """Environments: named domains of images (or rows of numbers) and labels, one tensor from first reading to last step."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,8 +106,8 @@ class Environments:
     ) -> "Environments":
         """From all images (or vectors), one domain after another, which are not copied, their labels [N] and counts."""
         for domain, size in sizes.items():
-            if int(HELD_OUT * size) < 1:
-                raise UserError(f"{name}/{domain}: {size} images; a domain needs at least 5 to be split")
+            if not size:
+                raise UserError(f"{name}/{domain}: 0 images; leave the domain out, or give it some")
         low, high = int(labels.min()), int(labels.max())
         names = tuple(classes) if classes else tuple(str(i) for i in range(high + 1))
         if low < 0 or high >= len(names):
@@ -182,10 +183,18 @@ class Environments:
 
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
         """The domain's rows, shuffled as (trial, domain) demands: the first int(0.2 n) are `out`, the rest `in`."""
-        rows = self.rows(domain)
+        rows, cut = self.rows(domain), self.cut(domain, held_out)
         rows = rows[permutation(len(rows), "split", trial, domain)]
-        cut = int(held_out * len(rows))
         return {"out": rows[:cut], "in": rows[cut:]}
+
+    def cut(self, domain: str, held_out: float = HELD_OUT) -> int:
+        """How many samples are the domain's `out` split; one that is too small to have any is a UserError."""
+        size = len(self.rows(domain))
+        count = int(held_out * size)
+        if held_out and not count:
+            least = math.ceil(1 / held_out)
+            raise UserError(f"{self.name}/{domain}: {size} images; a domain needs at least {least} to be split")
+        return count
 
     @property
     def device(self) -> torch.device:

@@ -26,9 +26,8 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
     With full curves, `in` of the training domains too. A validation domain is judged whole, as its `in`.
     """
     parts = {}
-    for domain in (*run.train_domains, *run.validation_domains, *run.test_domains):
-        held_out = 0.0 if domain in run.validation_domains else run.held_out
-        split = environments.split(domain, run.trial, held_out)
+    for domain in run.domains:
+        split = environments.split(domain, run.trial, run.held_out_of(domain))
         for name in ("out",) if domain in run.train_domains and not run.full_curves else ("in", "out"):
             if len(split[name]):
                 parts[domain, name] = split[name].to(environments.device)

@@ -117,6 +117,8 @@ def training(
     crew = join(place)
     with crew.unanimous():
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
+        for domain in run.domains:
+            data.cut(domain, run.held_out_of(domain))
     folder = SharedFolder(crew.led(partial(files.writable_folder, Path(out))), run, crew)
     folder.create()
     start = partial(Session, run, data, crew.device, data_root)

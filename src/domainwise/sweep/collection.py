@@ -57,7 +57,7 @@ class Collection:
 
 def experiment(run: Run) -> Experiment:
     known = DATASETS.find(run.dataset).domains if run.dataset in DATASETS and run.setting == "multi" else ()
-    used = {*run.train_domains, *run.validation_domains, *run.test_domains}
+    used = set(run.domains)
     unused = tuple(domain for domain in known if domain not in used)
     start = run.weights.rpartition("#")[2]
     facts = (run.network, run.steps, run.precision, start, run.augmentation, run.image_size, run.seed)
