@@ -114,6 +114,8 @@ def test_what_is_neither_a_dataset_nor_a_folder_is_a_users_error(tmp_path: Path)
         find_dataset(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="unknown dataset 'BackgroundDigit': did you mean 'BackgroundDigits'"):
         find_dataset("BackgroundDigit")
+    with pytest.raises(UserError, match="there is no folder of that name either"):
+        find_dataset("BackgroundDigit")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file is not a folder"):
         find_dataset(str(tmp_path / "file"))

@@ -119,6 +119,9 @@ def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> Non
         (["predict", "model", "photos", "--domain", "lab"], "'lab' was not trained on"),
         (["predict", "model", "photos", "--device", "gpu"], "error: unknown device 'gpu': known: auto, cpu, cuda"),
         (["evaluate", "model", "--data", "nowhere"], "unknown dataset 'nowhere'"),
+        (["evaluate", "model", "--data", "nowhere"], "there is no folder of that name either"),
+        (["evaluate", "model", "--data", "BackgroundDigits", "--skip-bad"], "--skip-bad goes with a folder of images"),
+        (["shift", "nowhere"], "there is no folder of that name either"),
         (["evaluate", "model", "--data", "model"], "no images found in"),
         (["evaluate", "model", "--data", "BackgroundDigits"], "images of 28 pixels only"),
     ],
@@ -136,6 +139,30 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     assert "(trained on): these may include the very images the model was trained on." in shown
     assert "clinic (trained on)" in shown and "Average over domains" in shown
     assert f"{100 * told['domains']['lab']['accuracy']:.1f}" in shown
+
+
+def test_a_few_labelled_images_are_enough_to_evaluate(place: Path, domainwise: Command) -> None:
+    """Nothing is split here, so no domain is too small."""
+    make_folder(place / "few", domains=("moon",), classes=("cat", "dog"), count=1)
+    result = domainwise("evaluate", "model", "--data", "few", "--json")
+    assert result.status == 0 and json.loads(result.out)["domains"]["moon"]["samples"] == 2
+
+
+def test_evaluate_leaves_bad_images_out_if_told(place: Path, domainwise: Command) -> None:
+    make_folder(place / "spoilt", domains=("moon",), count=2)
+    bad = place / "spoilt" / "moon" / "cat" / "001.png"
+    bad.write_bytes(b"")
+    result = domainwise("evaluate", "model", "--data", "spoilt")
+    assert result.is_one_line_error and "leave such images out by --skip-bad" in result.err
+    result = domainwise("evaluate", "model", "--data", "spoilt", "--skip-bad", "--json")
+    assert result.status == 0 and result.err == f"note: left out {bad}: the file is empty\n"
+    assert json.loads(result.out)["domains"]["moon"]["samples"] == 3
+    for file in (place / "spoilt").rglob("*.png"):
+        file.write_bytes(b"")
+    result = domainwise("evaluate", "model", "--data", "spoilt", "--skip-bad")
+    assert result.status == 2 and result.err.endswith(
+        "error: spoilt/moon: 0 images; leave the domain out, or give it some\n"
+    )
 
 
 def test_evaluate_with_classes_the_model_has_not(place: Path, domainwise: Command) -> None:

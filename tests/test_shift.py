@@ -17,6 +17,7 @@ from domainwise.analysis.shift import Setup, Sides, measure_shift, profile
 from domainwise.data import Environments
 from domainwise.errors import UserError
 from domainwise.report.shifted import shift_figure
+from folders import make_folder
 
 FIXED = Thresholds()
 
@@ -206,6 +207,17 @@ def test_features_that_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("domainwise.analysis.discriminate.LR", 1e30)
     with pytest.raises(UserError, match="mlp diverged while it learned"):
         measure_shift(vectors("hot", 100), ["a"], Setup("mlp", device="cpu"))
+
+
+def test_bad_images_of_a_folder_are_left_out_if_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = make_folder(tmp_path / "photos", count=3)
+    (photos / "lab" / "cat" / "001.png").write_bytes(b"")
+    asked = ("shift", photos, "--network", "small-cnn", "--image-size", 8, "--device", "cpu")
+    assert (
+        "001.png: the file is empty; mend or remove it, or leave such images out by --skip-bad"
+        in command(capsys, *asked).err
+    )
+    assert "photos: 6 images per side are left" in command(capsys, *asked, "--skip-bad").err
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ Weights = Annotated[
 Own = Annotated[
     Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images of --data that cannot be decoded.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out images of your own folder that cannot be decoded.")
+]
 Network = Annotated[
     str,
     typer.Option(

@@ -22,9 +22,7 @@ def choose(
     if name is None:
         raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
     if own is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
-        if skip_bad:
-            raise UserError("--skip-bad goes with --data DIR: a published dataset is whole, or fetched again")
-        return find_dataset(name), named
+        return find_dataset(name, skip_bad=skip_bad), named
     data = image_folder(name, skip_bad=skip_bad)
     if len(data.classes) < 2:
         raise UserError(f"{data.title} has one class only ({data.classes[0]}): nothing to tell apart")

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json
 from domainwise.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ def _print(value: Any) -> None:
 def evaluate(
     model: ModelFolder,
     data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
+    skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -121,7 +122,7 @@ def evaluate(
     loaded = load(model, device=device)
     if loaded.card.vectors:
         raise UserError(f"this model reads rows of {loaded.card.shape[0]} numbers, not images: use it from Python")
-    environments = source(data, data_root, loaded.card.shape[-1]).environments
+    environments = source(data, data_root, loaded.card.shape[-1], skip_bad=skip_bad).environments
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json())

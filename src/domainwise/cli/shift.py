@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, Weights, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json
 
 if TYPE_CHECKING:
     from domainwise.analysis.shift import DatasetShift
@@ -33,6 +33,7 @@ def shift(
         bool, typer.Option("--fixed", help="OoD-Bench's fixed thresholds instead of calibrated ones.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")] = None,
+    skip_bad: SkipBad = False,
     data_root: DataRoot = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -49,7 +50,7 @@ def shift(
 
     if out is not None:
         writable_picture(out)
-    found = find_dataset(dataset)
+    found = find_dataset(dataset, skip_bad=skip_bad)
     unseen = [found.domain(key) for key in test_domain] if test_domain else list(found.testable)
     name = network or default_network(found)
     setup = Setup(name, planned(name, weights, data_root), device, images, data_root)

@@ -139,19 +139,28 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
     )
 
 
-def find_dataset(name: str) -> Dataset:
-    """A registered dataset by its name, or a folder of images or of saved data by its path (or its dataset's name)."""
-    if name in DATASETS:
+def find_dataset(name: str, *, skip_bad: bool = False) -> Dataset:
+    """A registered dataset by its name, or a folder of images or of saved data by its path (or its dataset's name).
+
+    Only of a folder of images those that cannot be decoded are left out if `skip_bad`; others have none.
+    """
+    named = FOLDER.fullmatch(name)
+    path = Path(named["path"] if named else name).expanduser()
+    registered = name in DATASETS
+    if skip_bad and (registered or is_saved(path)):
+        raise UserError("--skip-bad goes with a folder of images: other data is whole, or fetched again")
+    if registered:
         return DATASETS.find(name)
-    if named := FOLDER.fullmatch(name):
-        if is_saved(Path(named["path"])):
-            return saved_dataset(Path(named["path"]), named["state"])
-        return image_folder(named["path"], skip_bad=bool(named["skipping"]), state=named["state"])
-    if is_saved(Path(name).expanduser()):
-        return saved_dataset(Path(name))
-    if os.sep in name or Path(name).expanduser().is_dir():
-        return image_folder(name)
-    return DATASETS.find(name)
+    if is_saved(path):
+        return saved_dataset(path, named and named["state"])
+    if named:
+        return image_folder(path, skip_bad=skip_bad or bool(named["skipping"]), state=named["state"])
+    if os.sep in name or path.is_dir():
+        return image_folder(path, skip_bad=skip_bad)
+    try:
+        return DATASETS.find(name)
+    except UserError as error:
+        raise UserError(f"{error}; there is no folder of that name either") from None
 
 
 def as_environments(folder: Folder, images: torch.Tensor, bad: Collection[int] = ()) -> Environments:

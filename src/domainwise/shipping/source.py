@@ -20,13 +20,16 @@ def source(
     data_root: Path | None = None,
     image_size: int | None = None,
     network: str | None = None,
+    *,
+    skip_bad: bool = False,
 ) -> Source:
     """A dataset by name, a folder of images by path, or data in memory, whose name then tells its content.
 
-    So a training that is asked for again with other data of the same name is another training.
+    So a training that is asked for again with other data of the same name is another training. Of a folder, images that
+    cannot be decoded are left out if `skip_bad`.
     """
     if isinstance(data, Environments):
         named = replace(data, name=f"{data.name}-{fingerprint(data)[:8]}")
         return Source(Dataset.of(named), named)
-    dataset = find_dataset(str(data)).suited(network)
+    dataset = find_dataset(str(data), skip_bad=skip_bad).suited(network)
     return Source(dataset, dataset.load(data_root, image_size))
