@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from commands import command
 from domainwise.algorithms import ALGORITHMS, Problem
 from domainwise.analysis.answers import answers_and_features, looks
-from domainwise.analysis.audit import audit
+from domainwise.analysis.audit import WorstPair, audit
 from domainwise.analysis.probe import PENALTY, equal_classes, logistic_regression, probe_domains
 from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
+from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data import DATASETS, Dataset, Environments
 from domainwise.data.mnist import SCENES, background, paste, source_digits
 from domainwise.engine.restore import Trained
@@ -164,6 +165,51 @@ def test_scores_per_domain_and_class_and_their_worst_pair() -> None:
     figure = audit_figure([found, found])
     figure.draw_without_rendering()  # names with dollar signs are no mathematics
     assert len(figure.axes) == 4
+
+
+def few_of_one_class(wrong: Collection[int]) -> Trained:
+    """Unseen 12 images of x and of y and 4 of z, with a model that takes these of them for another class."""
+    labels = torch.tensor([0] * 12 + [1] * 12 + [2] * 4)
+    images = torch.arange(56, dtype=torch.uint8).reshape(56, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
+    seen, unseen = images.split(28)
+    told = torch.where(torch.tensor([i in wrong for i in range(28)]), (labels + 1) % 3, labels)
+    data = Environments.from_arrays({"a": (seen, labels), "b": (unseen, labels)}, classes=("x", "y", "z"))
+    return reading(data, "b", Memory(images, torch.cat([labels, told])))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentences", "cell"),
+    [
+        ((), ["Every answer is right."], ""),
+        ((0,), ["Worst at class x in b: 92 % of 12 images right"], "x: 92 % of 12"),
+        (
+            (0, 24, 25, 26, 27),
+            [
+                "Worst of classes with at least 10 images at class x in b: 92 % of 12 images right",
+                "Of classes with fewer than 10 images worst at class z in b: 0 % of 4 images right.",
+            ],
+            "z: 0 % of 4",
+        ),
+        (
+            (27,),
+            ["Of classes with fewer than 10 images worst at class z in b: 75 % of 4 images right."],
+            "z: 75 % of 4",
+        ),
+        ((*range(9), 27), ["Worst at class x in b: 25 % of 12 images right"], "x: 25 % of 12"),
+    ],
+    ids=["all right", "one wrong", "the few are worse", "only of the few", "the few are better"],
+)
+def test_the_worst_class_of_few_images_is_told_apart(wrong: Collection[int], sentences: list[str], cell: str) -> None:
+    found = audit(few_of_one_class(wrong))
+    unseen = found.scores[1]
+    assert not unseen.seen and unseen.counts.tolist() == [12, 12, 4]
+    assert cell_of_worst(unseen, found.classes) == cell
+    told = found.sentences
+    assert len(told) == len(sentences) and all(map(str.startswith, told, sentences)), told
+
+
+def test_almost_all_right_is_not_all() -> None:
+    assert str(WorstPair("b", "x", 0.998, 500)) == "class x in b: 99.8 % of 500 images right"
 
 
 # the probe

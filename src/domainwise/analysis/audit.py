@@ -17,7 +17,7 @@ from domainwise.sweep.collection import method
 CONSTANT = 0.95
 """Share of one answer from which on a model is said to look at nothing."""
 FEWEST = 10
-"""Images of a class in a domain below which its accuracy is no candidate for the worst."""
+"""Images of a class in a domain below which its accuracy means little: the worst of these is told apart."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class WorstPair:
     accuracy: float
     images: int
 
+    def __str__(self) -> str:
+        share = percent(self.accuracy) if self.accuracy < 0.99 else f"{100 * self.accuracy:.1f} %"  # not all: below 100
+        return f"class {self.label} in {self.domain}: {share} of {counted(self.images, 'image')} right"
+
 
 @dataclass(frozen=True)
 class Commonest:
@@ -57,6 +61,9 @@ class Audit:
     scores: tuple[DomainScore, ...]
     commonest: Commonest
     worst: WorstPair | None
+    """Of classes with enough images, where not all are right."""
+    worst_of_few: WorstPair | None
+    """Of classes with fewer images, if it is worse still."""
     probe: Probe | None
     use: Use | None
 
@@ -72,13 +79,14 @@ class Audit:
                 f"Answers {self.commonest.label} in {percent(self.commonest.share)} of the cases, whatever it sees."
             ]
         found = [self.use.sentence] if self.use else []
+        average = sum(score.accuracy for score in self.scores) / len(self.scores)
         if self.worst:
-            worst = self.worst
-            average = sum(score.accuracy for score in self.scores) / len(self.scores)
-            found.append(
-                f"Worst at class {worst.label} in {worst.domain}: {percent(worst.accuracy)} of "
-                f"{counted(worst.images, 'image')} right, {percent(average)} on average over the domains."
-            )
+            where = f" of classes with at least {FEWEST} images" if self.worst_of_few else ""
+            found.append(f"Worst{where} at {self.worst}, {percent(average)} on average over the domains.")
+        if self.worst_of_few:
+            found.append(f"Of classes with fewer than {FEWEST} images worst at {self.worst_of_few}.")
+        if average == 1:
+            found.append("Every answer is right.")
         return found + ([self.probe.sentence] if self.probe else [])
 
 
@@ -98,8 +106,8 @@ def audit(trained: Trained, data_root: Path | None = None) -> Audit:
         scores.append(_score(look.domain, look.seen, right[-1].double(), truth, len(data.classes)))
     probe = probe_domains(features, labels, data.domains) if len(features) == len(seen) else None
     use = shortcut(trained, seen, right, data_root)
-    worst, commonest = _worst(scores, data.classes), _commonest(torch.cat(given), data.classes)
-    return Audit(trained.run, data.classes, tuple(scores), commonest, worst, probe, use)
+    commonest = _commonest(torch.cat(given), data.classes)
+    return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)
 
 
 def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) -> DomainScore:
@@ -113,11 +121,16 @@ def _commonest(given: Tensor, classes: tuple[str, ...]) -> Commonest:
     return Commonest(classes[int(counts.argmax())], float(counts.max()) / len(given))
 
 
-def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> WorstPair | None:
+def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> tuple[WorstPair | None, WorstPair | None]:
+    """Of classes with enough images and, where it is worse, of the others."""
     pairs = [
         WorstPair(score.domain, classes[c], float(score.per_class[c]), int(score.counts[c]))
         for score in scores
         for c in range(len(classes))
-        if score.counts[c] >= FEWEST
+        if score.counts[c] and score.per_class[c] < 1
     ]
-    return min(pairs, key=lambda pair: pair.accuracy, default=None)
+    worst, few = (
+        min((pair for pair in pairs if (pair.images >= FEWEST) == many), key=lambda pair: pair.accuracy, default=None)
+        for many in (True, False)
+    )
+    return worst, few if few and (worst is None or few.accuracy < worst.accuracy) else None

@@ -13,7 +13,7 @@ from domainwise.cli.common import DataRoot, Device, Json, console, print_json
 from domainwise.errors import UserError
 
 if TYPE_CHECKING:
-    from domainwise.analysis.audit import Audit
+    from domainwise.analysis.audit import Audit, DomainScore
     from domainwise.analysis.choose import Wanted
 
 EXAMPLES = (
@@ -96,16 +96,23 @@ def _table(found: "Audit") -> Table:
     for heading in ("domain", "images", "accuracy", *columns, "worst class"):
         table.add_column(heading, justify="left" if heading in ("domain", "worst class") else "right")
     for score in found.scores:
-        known = [c for c in range(len(found.classes)) if score.counts[c] > 0]
-        worst = min(known, key=lambda c: float(score.per_class[c]))
         table.add_row(
             score.domain if score.seen else f"{score.domain} (unseen)",
             str(score.images),
             f"{100 * score.accuracy:.1f} %",
             *[f"{100 * column[score.domain]:.1f} %" for column in columns.values()],
-            f"{found.classes[worst]}: {100 * float(score.per_class[worst]):.0f} %",
+            _worst(score, found.classes),
         )
     return table
+
+
+def _worst(score: "DomainScore", classes: Sequence[str]) -> str:
+    """The worst class of a domain where not all is right, and how many images say so."""
+    wrong = [c for c in range(len(classes)) if score.counts[c] > 0 and score.per_class[c] < 1]
+    if not wrong:
+        return ""
+    worst = min(wrong, key=lambda c: float(score.per_class[c]))
+    return f"{classes[worst]}: {100 * float(score.per_class[worst]):.0f} % of {int(score.counts[worst])}"
 
 
 def _as_json(found: "Audit") -> dict[str, Any]:
@@ -130,6 +137,7 @@ def _as_json(found: "Audit") -> dict[str, Any]:
         "domains": domains,
         "commonest_answer": asdict(found.commonest),
         "worst": None if found.worst is None else asdict(found.worst),
+        "worst_of_few": None if found.worst_of_few is None else asdict(found.worst_of_few),
         "probe": probe,
         "shortcut": None if found.use is None else asdict(found.use),
         "sentences": found.sentences,

@@ -35,7 +35,9 @@ COLUMNS = 8
 IMAGES = 6
 SHIFT_IMAGES = 2000
 """Per side of an estimate of shift, at most."""
-AUDITED = "Accuracy per class, the worst framed; right, whose features a linear probe takes for whose."
+AUDITED = (
+    "Accuracy per class, the worst of ten images or more framed; right, whose features a linear probe takes for whose."
+)
 DOTS = 110
 """Per inch, in pictures made of pixels."""
 
