@@ -29,7 +29,8 @@ from domainwise.report.statistics import ARROW
 from domainwise.report.words import counted
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
-"""The methods of the paper's heatmaps: shown where two of them are there, else all."""
+"""The methods of the paper's heatmaps: of more than FEW, these are shown where two of them are there, else all."""
+FEW = 6
 COLUMNS = 8
 """Unseen domains that are looked at, at most."""
 IMAGES = 6
@@ -62,6 +63,8 @@ class Insight:
     headings: Sequence[str]
     answers: Sequence[Answers]
     perturbations: Sequence[Picture]
+    left_out: Sequence[str]
+    """Whom nothing is shown of, and why."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Models:
     reason: str = ""
     shift: Picture | None = None
     """Estimated where it takes seconds, on small images, or where it was asked for."""
+    no_shift: str = ""
+    """Why it could not be estimated."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +93,21 @@ def look(folder: Path, view: View, asking: Asking) -> Models:
     """Restores the selected models of every unseen domain and asks them; what is missing is a reason, not an error."""
     parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
     found: list[Insight] = []
-    shift: Picture | None = None
     try:
-        for column, folders in _kept(parent, view).items():
-            asking.progress(f"asking {counted(len(folders), 'model')} about {column}")
-            models = attention.restore_all(folders, asking.data_root, asking.device)
-            found.append(_insight(column, models, asking.data_root))
-        if found:
-            shift = _shift(models[0], [insight.unseen.split(ARROW)[-1] for insight in found], asking)
+        for column, kept in _kept(parent, view).items():
+            shown = _compared(kept)
+            asking.progress(f"asking {counted(len(shown), 'model')} about {column}")
+            models = attention.restore_all(list(shown.values()), asking.data_root, asking.device)
+            found.append(_insight(column, models, _left_out(view, column, kept, shown), asking.data_root))
     except UserError as error:
-        return Models(found, str(error), shift)
-    return Models(found, "" if found else "no model was kept with these runs", shift)
+        return Models(found, str(error))
+    if not found:
+        return Models(reason="no model was kept with these runs")
+    try:
+        shift = _shift(models[0], [insight.unseen.split(ARROW)[-1] for insight in found], asking)
+    except UserError as error:
+        return Models(found, no_shift=str(error))
+    return Models(found, shift=shift)
 
 
 def _shift(trained: Trained, unseen: Sequence[str], asking: Asking) -> Picture | None:
@@ -119,8 +128,8 @@ def _shift(trained: Trained, unseen: Sequence[str], asking: Asking) -> Picture |
     return _picture("Training against unseen domains", caption, [], partial(shift_figure, measured))
 
 
-def _kept(parent: Path, view: View) -> dict[str, list[Path]]:
-    """{column: folders of one model per method}, of the first trial that has most of them."""
+def _kept(parent: Path, view: View) -> dict[str, dict[str, Path]]:
+    """{column: {method: folder of its model}}, of the first trial that has most of them."""
     result = {}
     for column in view.table.columns[:COLUMNS]:
         by_trial: dict[int, dict[str, Path]] = {}
@@ -129,16 +138,28 @@ def _kept(parent: Path, view: View) -> dict[str, list[Path]]:
             if own == column and (path / "model.safetensors").is_file():
                 by_trial.setdefault(trial, {})[method] = path
         if by_trial:
-            result[column] = _compared(max(by_trial.values(), key=len))
+            result[column] = max(by_trial.values(), key=len)
     return result
 
 
-def _compared(models: Mapping[str, Path]) -> list[Path]:
-    wanted = [path for method, path in models.items() if method.split(" (")[0] in COMPARED]
-    return wanted if len(wanted) > 1 else list(models.values())
+def _compared(models: Mapping[str, Path]) -> Mapping[str, Path]:
+    wanted = {method: path for method, path in models.items() if method.split(" (")[0] in COMPARED}
+    return wanted if len(models) > FEW and len(wanted) > 1 else models
 
 
-def _insight(column: str, models: Sequence[Trained], data_root: Path | None) -> Insight:
+def _left_out(view: View, column: str, kept: Mapping[str, Path], shown: Mapping[str, Path]) -> list[str]:
+    """In words."""
+    others = [method for method in kept if method not in shown]
+    without = [row.method for row in view.table.rows if column in row.cells and row.method not in kept]
+    told = []
+    if others:
+        told.append(f"Of {len(kept)} methods, those of the paper's heatmaps; not shown: {', '.join(others)}.")
+    if without:
+        told.append(f"Not shown, for want of a model of the same trial: {', '.join(without)}.")
+    return told
+
+
+def _insight(column: str, models: Sequence[Trained], left_out: Sequence[str], data_root: Path | None) -> Insight:
     data, unseen = models[0].environments, column.split(ARROW)[-1]
     flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
     rows = attention.sample_rows(data, unseen, 1, IMAGES)
@@ -155,6 +176,7 @@ def _insight(column: str, models: Sequence[Trained], data_root: Path | None) -> 
         headings,
         [Answers(found.name, found.sentences, list(_numbers(found, headings))) for found in audits],
         list(_perturbations(models)),
+        left_out,
     )
 
 
