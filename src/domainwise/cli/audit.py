@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
@@ -66,9 +67,9 @@ def audit(
     for found in audits:
         console.print(_table(found))
         for sentence in found.sentences:
-            console.print(f"  {sentence}", highlight=False, soft_wrap=True)
+            console.print(f"  {sentence}", highlight=False, soft_wrap=True, markup=False)
     if out is not None:
-        console.print(f"Picture: {out}", soft_wrap=True)
+        console.print(f"Picture: {out}", soft_wrap=True, markup=False)
 
 
 def _selected(folders: Sequence[Path], wanted: "Wanted", data_root: Path | None, device: str, as_json: bool) -> None:
@@ -91,17 +92,17 @@ def _columns(found: "Audit") -> dict[str, dict[str, float]]:
 
 
 def _table(found: "Audit") -> Table:
-    table = Table(title=str(found.run), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=escape(str(found.run)), title_justify="left", box=None, padding=(0, 2, 0, 0))
     columns = _columns(found)
     for heading in ("domain", "images", "accuracy", *columns, "worst class"):
         table.add_column(heading, justify="left" if heading in ("domain", "worst class") else "right")
     for score in found.scores:
         table.add_row(
-            score.domain if score.seen else f"{score.domain} (unseen)",
+            escape(score.domain if score.seen else f"{score.domain} (unseen)"),
             str(score.images),
             f"{100 * score.accuracy:.1f} %",
             *[f"{100 * column[score.domain]:.1f} %" for column in columns.values()],
-            _worst(score, found.classes),
+            escape(_worst(score, found.classes)),
         )
     return table
 

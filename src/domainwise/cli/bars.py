@@ -33,7 +33,7 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
     try:
         yield progress
     except Interrupted as stop:
-        errors_console.print(f"{stop}; the same command continues from there")
+        errors_console.print(f"{stop}; the same command continues from there", soft_wrap=True, markup=False)
         raise typer.Exit(torchrun.exit_status(130)) from None
     except Busy as busy:
         raise UserError(f"{busy}; wait for it, or use another --out") from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, names, print_json
@@ -58,7 +59,7 @@ def bench(
     with errors_console.status("measuring ...") as status:
         for row in measured.rows(chosen, asked, at_once):
             rows.append(asdict(row))
-            status.update(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms")
+            status.update(escape(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms"))
     result = about | {"rows": rows}
     if out is not None:
         with files.atomic(out) as file:
@@ -71,7 +72,7 @@ def bench(
 
 def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     title = f"{about['network']} on {about['dataset']}, {about['batch_size']} images per domain"
-    table = Table(title=title, caption=f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
+    table = Table(title=escape(title), caption=f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
     table.add_column("what", no_wrap=True)
     for heading in ("ms", "images/s", "x plain", "of matrix rate", "start s", "GiB"):
         table.add_column(heading, justify="right")
@@ -79,7 +80,7 @@ def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         share = "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.0%}"
         milliseconds = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:.0f}"
         table.add_row(
-            f"{row['what']}, {row['precision']}, {row['form']}",
+            escape(f"{row['what']}, {row['precision']}, {row['form']}"),
             milliseconds,
             f"{row['images_per_second']:.0f}",
             f"{row['times_plain']:.2f}",

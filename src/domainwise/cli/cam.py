@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
@@ -69,7 +70,7 @@ def cam(
         return
     if comparison.area is not None:
         _print_shares(comparison)
-    console.print(f"Picture: {out}", soft_wrap=True)
+    console.print(f"Picture: {out}", soft_wrap=True, markup=False)
 
 
 def _print_shares(comparison: "Comparison") -> None:
@@ -79,12 +80,13 @@ def _print_shares(comparison: "Comparison") -> None:
         f"of {comparison.dataset} (unseen); an even heatmap would have {even:.1f}:",
         soft_wrap=True,
         highlight=False,
+        markup=False,
     )
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("method", "on the object", "images"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for sight in comparison.sights:
-        table.add_row(sight.name, str(sight.inside or "no heat"), str(sight.inside.n if sight.inside else 0))
+        table.add_row(escape(sight.name), str(sight.inside or "no heat"), str(sight.inside.n if sight.inside else 0))
     console.print(table)
     if any((sight.inside.n if sight.inside else 0) < 0.9 * sight.images for sight in comparison.sights):
         errors_console.print(

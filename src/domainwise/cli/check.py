@@ -50,7 +50,7 @@ def check(
     else:
         _show(found)
         if drawn:
-            console.print(f"Preview: {sheet}", highlight=False, soft_wrap=True)
+            console.print(f"Preview: {sheet}", highlight=False, soft_wrap=True, markup=False)
     if found.problems:
         raise typer.Exit(2)
 
@@ -61,7 +61,7 @@ def _show(found: "Check") -> None:
     table.add_column("domain")
     shown = classes if len(classes) <= COLUMNS else ()
     for heading in ("images", *shown, *(() if shown else ("classes", "fewest", "most"))):
-        table.add_column(heading, justify="right")
+        table.add_column(escape(heading), justify="right")
     for domain, counts in found.counts.items():
         present = {label: count for label, count in counts.items() if count}
         order = sorted(present, key=lambda label: present[label])

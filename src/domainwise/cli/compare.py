@@ -102,7 +102,7 @@ def compare(
         f"{counted(len(search.runs), 'run')}: {', '.join(search.algorithms)}, each of {len(search.domains)} domains "
         f"left out, {counted(hparams, 'draw')}, {counted(trials, 'trial')}; see {runs}"
     )
-    errors_console.print(told, highlight=False, soft_wrap=True)
+    errors_console.print(told, highlight=False, soft_wrap=True, markup=False)
     if dry_run:
         tell(search.runs, settings, {"on": "local", "workers": workers}, as_json=as_json)
         return
@@ -129,4 +129,5 @@ def compare(
     told = f"{best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}"
     console.print(f"Best on the domains left out: {told}", highlight=False, soft_wrap=True, markup=False)
     if out is not None:
-        console.print(f"Model: {out} (for predict, evaluate, export, drift).", highlight=False, soft_wrap=True)
+        told = f"Model: {out} (for predict, evaluate, export, drift)."
+        console.print(told, highlight=False, soft_wrap=True, markup=False)

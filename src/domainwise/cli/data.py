@@ -1,5 +1,6 @@
 """`domainwise data list`, `domainwise data get`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,13 +36,13 @@ def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"root": str(root), "datasets": facts})
         return
-    table = Table(title=f"Datasets in {root}", title_justify="left", show_lines=True)
+    table = Table(title=escape(f"Datasets in {root}"), title_justify="left", show_lines=True)
     for heading in ("dataset", "here", "what it is"):
         table.add_column(heading, no_wrap=heading == "here")
     for name, fact in facts.items():
         begun = any(part["found"] for part in fact["parts"])
         here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if begun else "no"
-        table.add_row(f"[bold]{name}[/]", here, escape(_in_words(fact)))
+        table.add_row(f"[bold]{escape(name)}[/]", here, escape(_in_words(fact)))
     console.print(table)
     console.print("Fetch one, or read how to: domainwise data get NAME", highlight=False)
 
@@ -112,9 +113,10 @@ def get(
     with download_bar() as progress:
         for part in missing:
             try:
-                part.get(root, name, progress=progress, say=errors_console.print)
+                part.get(root, name, progress=progress, say=partial(errors_console.print, soft_wrap=True, markup=False))
             except UserError as problem:
                 problems.append(str(problem))
     if problems:
         raise UserError("; ".join(problems))
-    console.print(f"{name} is in {root}" if parts else f"{name} comes with the installation", highlight=False)
+    where = f"{name} is in {root}" if parts else f"{name} comes with the installation"
+    console.print(where, highlight=False, soft_wrap=True, markup=False)

@@ -41,7 +41,9 @@ def demo(
     files.writable_folder(out)
     errors_console.print(
         f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {counted(trials, 'trial')}; "
-        f"see {out}"
+        f"see {out}",
+        soft_wrap=True,
+        markup=False,
     )
     try:
         with closing(plan.execute(workers=workers, device=device)) as events:
@@ -51,7 +53,7 @@ def demo(
         raise typer.Exit(130) from None
     unfinished = [(run, status) for run, status in statuses.items() if status.status != "done"]
     for run, status in unfinished:
-        errors_console.print(f"{run}: {status.status}: {status.reason}")
+        errors_console.print(f"{run}: {status.status}: {status.reason}", soft_wrap=True, markup=False)
     if len(unfinished) == len(plan.runs):
         raise UserError(f"every run failed; the first: {unfinished[0][1].reason}")
     table = plan.table()
@@ -61,5 +63,8 @@ def demo(
         return
     console.print(terminal(table))
     console.print(table.sentence("DAT"), highlight=False)
-    console.print(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.", soft_wrap=True)
-    console.print(f"All on one page, with what the models look at: domainwise report {out}", soft_wrap=True)
+    for line in (
+        f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.",
+        f"All on one page, with what the models look at: domainwise report {out}",
+    ):
+        console.print(line, soft_wrap=True, markup=False)

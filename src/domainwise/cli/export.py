@@ -31,4 +31,5 @@ def export(
     from domainwise.shipping.folder import load
 
     file = write(load(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
-    console.print(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads", soft_wrap=True)
+    told = f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads"
+    console.print(told, soft_wrap=True, markup=False)

@@ -67,4 +67,4 @@ def figure(
         return
     for sentence in drawing.sentences:
         console.print(sentence, soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Figure: {path}", soft_wrap=True)
+    console.print(f"Figure: {path}", soft_wrap=True, markup=False)

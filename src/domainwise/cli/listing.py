@@ -1,5 +1,6 @@
 """`domainwise list`."""
 
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import Json, console, print_json
@@ -27,5 +28,5 @@ def list_everything(as_json: Json = False) -> None:
     for kind, entries in things.items():
         table = Table(title=kind, title_justify="left", show_header=False, box=None, title_style="bold")
         for name, summary in entries.items():
-            table.add_row(f"[bold]{name}[/]", summary.replace("[", r"\["))
+            table.add_row(f"[bold]{escape(name)}[/]", escape(summary))
         console.print(table, "")

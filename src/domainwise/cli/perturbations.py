@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, print_json
@@ -55,7 +56,7 @@ def perturbations(
     for found in measured.domains:
         shares = (found.spectrum.low, found.noise_low, found.mean_spectrum.low)
         row = [f"{100 * share:.1f} %" for share in shares]
-        table.add_row(found.domain, f"{found.norm:.2f}", *row, f"{found.cosine:+.3f}", f"±{found.chance:.3f}")
+        table.add_row(escape(found.domain), f"{found.norm:.2f}", *row, f"{found.cosine:+.3f}", f"±{found.chance:.3f}")
     console.print(table)
-    console.print(measured.sentence, soft_wrap=True, highlight=False)
-    console.print(f"Picture: {out}", soft_wrap=True)
+    console.print(measured.sentence, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Picture: {out}", soft_wrap=True, markup=False)

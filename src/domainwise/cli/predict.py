@@ -91,7 +91,8 @@ def predict(
     if csv_file is not None:
         with files.atomic(csv_file) as file:
             file.write(rows.getvalue().encode(errors="surrogateescape"))
-        console.print(f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}", soft_wrap=True, highlight=False)
+        told = f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}"
+        console.print(told, soft_wrap=True, highlight=False, markup=False)
     if unreadable:
         rest = "the rest were predicted" if unreadable < len(found) else "there was nothing to predict"
         errors_console.print(f"{unreadable} of {counted(len(found), 'image')} could not be read; {rest}")
@@ -127,7 +128,8 @@ def evaluate(
     if as_json:
         print_json(result.as_json())
         return
-    table = Table(title=f"Accuracy of {model} on {escape(environments.name)}, per cent", caption=_caption(loaded))
+    title = escape(f"Accuracy of {model} on {environments.name}, per cent")
+    table = Table(title=title, caption=_caption(loaded))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
     for heading in ("images", "all", *map(escape, shown)):

@@ -31,7 +31,8 @@ def publish(
         left = {"unfinished": done.unfinished, "of_unfinished_draws": done.of_unfinished_draws}
         print_json({"file": str(done.file), "runs": done.runs, "bytes": size, "left_out": left})
         return
-    console.print(f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB", soft_wrap=True, highlight=False)
+    told = f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB"
+    console.print(told, soft_wrap=True, highlight=False, markup=False)
     if done.unfinished or done.of_unfinished_draws:
         console.print(
             f"left out: {counted(done.unfinished, 'run')} not ended, and {done.of_unfinished_draws} of draws that are "
@@ -55,4 +56,5 @@ def unpack(
         print_json({"written": written, "there_already": had})
         return
     there = f"; {had} were there" if had else ""
-    console.print(f"{counted(written, 'run')} put into {folder}{there}", soft_wrap=True, highlight=False)
+    told = f"{counted(written, 'run')} put into {folder}{there}"
+    console.print(told, soft_wrap=True, highlight=False, markup=False)

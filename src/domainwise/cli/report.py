@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
 
@@ -41,12 +42,11 @@ def report(
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)
     with errors_console.status("reading the records") as status:
-        asking = None if no_models else Asking(data_root, device, shift, status.update)
+        asking = None if no_models else Asking(data_root, device, shift, lambda what: status.update(escape(what)))
         path, collection = write_page(folder, out, baseline=baseline, asking=asking)
     print_notes(collection.notes)
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})
     else:
-        console.print(
-            f"{path}: {counted(len(collection.runs), 'run')}, {path.stat().st_size / 1e6:.2f} MB", soft_wrap=True
-        )
+        told = f"{path}: {counted(len(collection.runs), 'run')}, {path.stat().st_size / 1e6:.2f} MB"
+        console.print(told, soft_wrap=True, markup=False)

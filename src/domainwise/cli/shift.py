@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json
@@ -57,7 +58,12 @@ def shift(
     environments = found.load(data_root, image_size)
     with errors_console.status("learning features") as status:
         measured = measure_shift(
-            environments, unseen, setup, trials=range(trials), calibrated=not fixed, progress=status.update
+            environments,
+            unseen,
+            setup,
+            trials=range(trials),
+            calibrated=not fixed,
+            progress=lambda what: status.update(escape(what)),
         )
     if out is not None:
         save(shift_figure(measured), out)
@@ -65,9 +71,9 @@ def shift(
         print_json(_as_json(measured) | {"picture": str(out) if out else None})
         return
     console.print(_table(measured))
-    console.print(measured.sentence, highlight=False, soft_wrap=True)
+    console.print(measured.sentence, highlight=False, soft_wrap=True, markup=False)
     if out is not None:
-        console.print(f"Picture: {out}", soft_wrap=True)
+        console.print(f"Picture: {out}", soft_wrap=True, markup=False)
 
 
 def _table(measured: "DatasetShift") -> Table:
@@ -79,7 +85,7 @@ def _table(measured: "DatasetShift") -> Table:
         own = [shift for shift in measured.shifts if shift.unseen == unseen]
         told = sum(shift.sides.told_apart for shift in own) / len(own)
         shares = [f"{measured.mean(kind, unseen):.3f}" for kind in ("diversity", "correlation")]
-        table.add_row(unseen, *shares, f"{100 * told:.0f} %", str(len(own[0].sides.test)))
+        table.add_row(escape(unseen), *shares, f"{100 * told:.0f} %", str(len(own[0].sides.test)))
     table.add_row("mean", *[_spread(measured.values(kind)) for kind in ("diversity", "correlation")])
     controls = [f"{measured.mean(f'control_{kind}'):.3f}" for kind in ("diversity", "correlation")]
     table.add_row("i.i.d. control", *controls, style="dim")

@@ -23,7 +23,8 @@ def list_failures(stands: Any) -> None:
         errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
     if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
         command = shlex.join(["domainwise", *(word for word in sys.argv[1:] if word != "--retry")])
-        errors_console.print(f"to try the failed runs again: {command} --retry", soft_wrap=True, highlight=False)
+        again = f"to try the failed runs again: {command} --retry"
+        errors_console.print(again, soft_wrap=True, highlight=False, markup=False)
     elif stands.failed:
         errors_console.print("to try the failed runs again: the sweep's own command with --retry")
 

@@ -189,7 +189,8 @@ def run_plans(
     for plan in plans:
         plan.save(settings.out)
     plugins.remember(settings.out)
-    errors_console.print(f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}", soft_wrap=True)
+    told = f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}"
+    errors_console.print(told, soft_wrap=True, markup=False)
     try:
         with closing(events):
             follow(runs, events, errors_console, settings.out)
@@ -209,6 +210,7 @@ def run_plans(
         console.print(
             f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
             soft_wrap=True,
+            markup=False,
         )
     list_failures(stands)
     if stands.failed:
@@ -265,6 +267,7 @@ def tell(
         f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_unlike(unlike)}",
         soft_wrap=True,
         highlight=False,
+        markup=False,
     )
     for lack in (*data, *weights):
         console.print(f"missing: {lack}", soft_wrap=True, highlight=False, markup=False)

@@ -81,7 +81,7 @@ def table(
             console.print(formats.terminal(one))
             for row in one.rows:
                 if row.difference is not None:
-                    console.print(one.sentence(row.method), highlight=False)
+                    console.print(one.sentence(row.method), highlight=False, markup=False)
     else:
         render = {"markdown": formats.markdown, "latex": formats.latex}[form]
         console.file.write("\n".join(render(one) for one in found))
@@ -104,7 +104,7 @@ def export(
     count = export_domainbed(folder, target)
     collection = collect(folder)
     print_notes(collection.notes)
-    console.print(f"{counted(count, 'run')} written to {target}", soft_wrap=True)
+    console.print(f"{counted(count, 'run')} written to {target}", soft_wrap=True, markup=False)
     if left := len(collection.curves) - count:
         console.print(
             f"{counted(left, 'run')} left out: DomainBed only knows training on all domains but the unseen ones"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from domainwise import torchrun
@@ -122,15 +123,16 @@ def train(
         }
         print_json(summary | {"folder": str(outcome.folder), "final": final})
     else:
-        table = Table(title=str(run), caption=f"after step {last[-1].step}" if last else None)
+        table = Table(title=escape(str(run)), caption=f"after step {last[-1].step}" if last else None)
         for heading in ("domain", "split", "accuracy", "loss"):
             table.add_column(heading, justify="left" if heading in ("domain", "split") else "right")
         for r in last:
             seen = "unseen" if r.domain in run.test_domains else "trained on"
-            table.add_row(f"{r.domain} ({seen})", r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
+            table.add_row(escape(f"{r.domain} ({seen})"), r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
         console.print(table)
         model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
-        console.print(f"{model}Records: {outcome.folder}", soft_wrap=True)
+        console.print(f"{model}Records: {outcome.folder}", soft_wrap=True, markup=False)
     if outcome.status.status != "done":
-        errors_console.print(f"{run} {outcome.status.status}: {outcome.status.reason}")
+        told = f"{run} {outcome.status.status}: {outcome.status.reason}"
+        errors_console.print(told, soft_wrap=True, markup=False)
         raise typer.Exit(1)

@@ -33,7 +33,7 @@ def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"root": str(root), "normalisation": NORMALISATION, "weights": known, "other_files": others})
         return
-    table = Table(title=f"Weights in {root / FOLDER} and {root}", title_justify="left", show_lines=True)
+    table = Table(title=escape(f"Weights in {root / FOLDER} and {root}"), title_justify="left", show_lines=True)
     for heading in ("weights", "here", "what they are"):
         table.add_column(heading, no_wrap=heading == "here")
     for name, fact in known.items():
@@ -96,4 +96,4 @@ def get(
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_bar() as progress:
         file = fetch(download, root, progress(download))
-    console.print(f"{name} is in {file}", soft_wrap=True, highlight=False)
+    console.print(f"{name} is in {file}", soft_wrap=True, highlight=False, markup=False)
