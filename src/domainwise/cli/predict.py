@@ -91,8 +91,8 @@ def predict(
     if csv_file is not None:
         with files.atomic(csv_file) as file:
             file.write(rows.getvalue().encode(errors="surrogateescape"))
-        told = f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}"
-        console.print(told, soft_wrap=True, highlight=False, markup=False)
+        written = f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}"
+        console.print(written, soft_wrap=True, highlight=False, markup=False)
     if unreadable:
         rest = "the rest were predicted" if unreadable < len(found) else "there was nothing to predict"
         errors_console.print(f"{unreadable} of {counted(len(found), 'image')} could not be read; {rest}")
