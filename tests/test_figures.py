@@ -175,6 +175,20 @@ def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
         drawn("methods", tmp_path, algorithms=["DAT"])
 
 
+@pytest.mark.filterwarnings("error")
+def test_methods_that_tie_are_all_named(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.5), ("CORAL", 0.5), ("DAT", 0.5)):
+        for unseen in ("scene1", "scene2", "scene3", "scene4"):
+            keep(tmp_path, level, unseen, algorithm)
+    drawing = drawn("methods", tmp_path)
+    (sentence,) = drawing.sentences
+    assert sentence.startswith("best on average, alike: ") and all(
+        f"{name}, 50.0 %" in sentence for name in ("ERM", "CORAL", "DAT")
+    )
+    low, high = drawing.figure.axes[0].get_xlim()
+    assert low < 50 < high
+
+
 def test_a_method_far_below_is_a_number_at_the_edge(tmp_path: Path) -> None:
     for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.1)):
         for unseen in ("scene1", "scene2", "scene3", "scene4"):

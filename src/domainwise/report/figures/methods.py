@@ -1,5 +1,6 @@
 """All methods of an experiment beside each other."""
 
+import math
 import statistics
 
 from matplotlib.figure import Figure
@@ -47,7 +48,9 @@ def methods(request: Request) -> Drawing:
     axis.set_yticks(range(len(known)), [row.method for row, _ in known])
     axis.grid(axis="y", color=HAIR)
     axis.set(xlabel="accuracy on the unseen domain, %", ylim=(-0.7, len(known) - 0.3))
-    axis.set_xlim(edge - 0.04 * (right - edge), right + 0.04 * (right - edge))
+    margin = 0.04 * (right - edge) or 1.0
+    axis.set_xlim(edge - margin, right + margin)
     axis.set_title(f"{title(request.group.experiment.dataset)}, by {request.rule} validation")
-    best = known[-1]
-    return Drawing(figure, [f"best on average: {best[0].method}, {best[1]} %"])
+    top = known[-1][1].mean
+    best = [f"{row.method}, {average} %" for row, average in known if math.isclose(average.mean, top)]
+    return Drawing(figure, [f"best on average{', alike' if len(best) > 1 else ''}: {'; '.join(best)}"])
