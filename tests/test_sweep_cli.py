@@ -142,6 +142,7 @@ def test_a_table_of_the_paper_is_run_and_set_beside_it(domainwise: Command, tiny
         ((*SWEEP, "--setting", "mult"), "did you mean 'multi'"),
         ((*SWEEP, "--space", "papers"), "did you mean 'paper'"),
         ((*SWEEP, "--on", "moon"), "unknown place to run 'moon'"),
+        ((*SWEEP, "--dry-run", "--on", "moon"), "unknown place to run 'moon'"),
         ((*SWEEP, "--hparams", "0"), "--hparams must be at least 1"),
         ((*SWEEP, "--test-domains", "scene9"), "did you mean 'scene"),
         ((*SWEEP, "--slurm", "partition"), "--slurm 'partition': write NAME=VALUE"),

@@ -177,10 +177,11 @@ def run_plans(
     from domainwise.report.tables import tables
     from domainwise.report.words import counted
     from domainwise.sweep.collection import collect
-    from domainwise.sweep.launch import launch
+    from domainwise.sweep.launch import check_place, launch
     from domainwise.sweep.plan import planned_runs
     from domainwise.sweep.status import standing
 
+    check_place(place["on"])
     runs = planned_runs(plans)
     if dry_run:
         tell(runs, settings, place, as_json=as_json, unlike=unlike)

@@ -11,6 +11,11 @@ from domainwise.sweep.events import Event, Settings
 PLACES = ("local", "ray", "slurm")
 
 
+def check_place(on: str) -> None:
+    if on not in PLACES:
+        raise unknown("place to run", on, PLACES)
+
+
 def launch(
     on: str,
     runs: Sequence[Run],
@@ -22,8 +27,7 @@ def launch(
     slurm_parameters: Mapping[str, Any] | None = None,
 ) -> Generator[Event]:
     """Trains the runs there, telling what happens; what would stop all of them is found before anything is written."""
-    if on not in PLACES:
-        raise unknown("place to run", on, PLACES)
+    check_place(on)
     settings.check(runs, here=on == "local")
     if on == "ray":
         return ray.execute(runs, settings, address)
