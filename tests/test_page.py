@@ -122,6 +122,16 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     assert line.chosen == ((right, points[2][1], "DAT, trial 1: 70.0 % at step 20"),)
 
 
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [((10.0, 100.0, 100.0), 95, 100), ((0.0, 0.0), 0, 5), ((50.0, 50.0), 47, 53), ((10.0, 98.0, 99.0), 95, 100)],
+)
+def test_an_axis_of_accuracies_has_room(values: tuple[float, ...], low: float, high: float) -> None:
+    course = Course("DAT", tuple(range(len(values))), values, (0.0,) * len(values), (), ())
+    ticks = [float(text) for _, text in panels({"photo": [course]})[0].y_ticks]
+    assert low <= min(ticks) <= low + 1 and high - 1 <= max(ticks) <= high, ticks
+
+
 def test_an_unfinished_sweep_says_how_much_is_done_and_how_to_retry_what_failed(tmp_path: Path) -> None:
     plan = Plan("ColoredMNIST", ("ERM", "DAT"), draws=1, trials=1, steps=41, evaluate_every=10)
     plan.save(tmp_path)

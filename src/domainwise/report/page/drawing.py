@@ -9,6 +9,8 @@ from domainwise.report.courses import Course
 
 WIDTH, HEIGHT = 270, 190
 LEFT, RIGHT, TOP, BOTTOM = 30, 10, 8, 24
+LEAST = 5.0
+"""Points that an axis of accuracies spans at least, so that next to nothing does not look like much."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,13 @@ def panels(by_column: dict[str, list[Course]]) -> list[Panel]:
     ]
 
 
-def _ticks(scale: Scale, about: int) -> tuple[tuple[float, str], ...]:
-    """Round numbers within a scale, and where they lie."""
-    values = MaxNLocator(about).tick_values(scale.low, scale.high)
-    return tuple((scale(tick), f"{tick:g}") for tick in values if scale.low <= tick <= scale.high)
-
-
 def _range(everything: Sequence[Course]) -> tuple[float, float]:
     """Of all means and chosen points, but for the first evaluation where there are several: it is chance."""
     values = [value for one in everything for value in one.mean[min(1, len(one.mean) - 1) :]]
     values += [accuracy for one in everything for _, accuracy, _ in one.chosen]
     low, high = min(values, default=0.0), max(values, default=100.0)
-    margin = 0.05 * (high - low) or 1.0
-    return max(0.0, low - margin), min(100.0, high + margin)
+    middle, span = (low + high) / 2, max(1.1 * (high - low), LEAST)
+    return max(0.0, min(middle - span / 2, 100 - span)), min(100.0, max(middle + span / 2, span))
 
 
 def _line(one: Course, x: Scale, y: Scale) -> Line:
