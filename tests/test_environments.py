@@ -83,6 +83,18 @@ IMAGES, LABELS = np.zeros((10, 1, 4, 4), np.uint8), np.arange(10) % 2
         ({"a": (IMAGES, LABELS - 1)}, {}, "labels run from -1 to 0"),
         ({"a": (IMAGES, LABELS)}, {"classes": ["only"]}, "labels run from 0 to 1 for 1 classes"),
         ({"a": (IMAGES[:0], LABELS[:0])}, {}, "own/a.*0 images"),
+        ({"a": (IMAGES, LABELS), "b": (IMAGES, LABELS + 0.4)}, {}, "own/b: labels must be whole numbers.*not 0.4"),
+        ({"a": (IMAGES, LABELS * np.nan)}, {}, "own/a: labels must be whole numbers.*not nan"),
+        ({"a": (IMAGES, [np.inf] * 10)}, {}, "own/a: labels must be whole numbers"),
+        ({"a": (IMAGES, ["cat", "dog"] * 5)}, {}, "own/a: labels .* not 'cat': number the classes, .* by classes="),
+        ({"a": (IMAGES, [[0]] * 9 + [[0, 1]])}, {}, "own/a: labels must be one whole number per sample"),
+        ({"a": (IMAGES, LABELS)}, {"mean": [0.5] * 3}, r"own: mean is \[0.5, 0.5, 0.5\]; the images have 1 channels"),
+        ({"a": (IMAGES, LABELS)}, {"std": [0.5, 0.5]}, r"own: std is \[0.5, 0.5\]; the images have 1 channels"),
+        ({"a": (IMAGES, LABELS)}, {"mean": 0.5}, "own: mean is 0.5; the images have 1 channels"),
+        ({"a": (IMAGES, LABELS)}, {"mean": [float("nan")]}, r"own: mean is \[nan\]; .* one finite number"),
+        ({"a": (IMAGES, LABELS)}, {"mean": ["x"]}, r"own: mean must be numbers, not \['x'\]"),
+        ({"a": (IMAGES, LABELS)}, {"std": [0.0]}, "own: std has 0; it divides"),
+        ({"a": (IMAGES[:, 0, 0] / 2.0, LABELS)}, {"mean": [0.0] * 4}, "leave out mean and std"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -110,6 +122,15 @@ def test_lists_and_tensors_are_arrays_too() -> None:
     data = Environments.from_arrays({"a": (torch.from_numpy(IMAGES), LABELS.tolist()), "b": (IMAGES, LABELS)})
     assert data.sizes == {"a": 10, "b": 10} and data.classes == ("0", "1") and data.labels.dtype == torch.int64
     assert repr(data) == "<Environments arrays: 20 of 1x4x4, 2 classes; a 10, b 10>", "a line, not every pixel"
+
+
+def test_whole_numbers_of_any_kind_are_labels_and_arrays_are_normalisation() -> None:
+    plain = Environments.from_arrays({"a": (IMAGES, LABELS)}, mean=[0.1], std=[0.3])
+    for kind in (np.float64, np.uint8, bool, torch.Tensor):
+        labels = torch.from_numpy(LABELS) if kind is torch.Tensor else LABELS.astype(kind)
+        data = Environments.from_arrays({"a": (IMAGES, labels)}, mean=np.array([0.1]), std=torch.tensor([0.3]))  # type: ignore[arg-type]
+        assert torch.equal(data.labels, plain.labels) and data.labels.dtype == torch.int64
+        assert torch.equal(data.mean, plain.mean) and torch.equal(data.std, plain.std)
 
 
 def test_normalisation_and_legal_range() -> None:

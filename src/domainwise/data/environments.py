@@ -60,7 +60,7 @@ class Environments:
         if not domains:
             raise UserError(f"{name}: no domains given")
         images = {domain: _as_inputs(x, f"{name}/{domain}") for domain, (x, _) in domains.items()}
-        labels = {domain: torch.as_tensor(np.asarray(y), dtype=torch.int64) for domain, (_, y) in domains.items()}
+        labels = {domain: _as_labels(y, f"{name}/{domain}") for domain, (_, y) in domains.items()}
         for domain, x in images.items():
             if labels[domain].shape != x.shape[:1]:
                 raise UserError(f"{name}/{domain}: {len(x)} images but labels of shape {tuple(labels[domain].shape)}")
@@ -112,10 +112,13 @@ class Environments:
         names = tuple(classes) if classes else tuple(str(i) for i in range(high + 1))
         if low < 0 or high >= len(names):
             raise UserError(f"{name}: labels run from {low} to {high} for {len(names)} classes")
-        if images.ndim == 2 and (mean or std):
+        if images.ndim == 2 and (mean is not None or std is not None):
             raise UserError(f"{name}: vectors are standardised by the rows trained on: leave out mean and std")
         channels, dtype = images.shape[1], images.dtype if images.ndim == 2 else torch.float32
-        centre, scale = (torch.tensor(v, dtype=dtype) for v in (mean or [0.0] * channels, std or [1.0] * channels))
+        centre = _per_channel([0.0] * channels if mean is None else mean, channels, f"{name}: mean").to(dtype)
+        scale = _per_channel([1.0] * channels if std is None else std, channels, f"{name}: std").to(dtype)
+        if not bool((scale > 0).all()):
+            raise UserError(f"{name}: std has {float(scale.min()):g}; it divides, so every number must be above 0")
         shape = (-1,) if images.ndim == 2 else (-1, 1, 1)
         return cls(name, images, labels, dict(sizes), names, centre.view(shape), scale.view(shape))
 
@@ -246,3 +249,31 @@ def _as_inputs(x: Any, where: str) -> Tensor:
             f"(or vectors float of shape [n, columns]), not {kind}"
         )
     return inputs
+
+
+def _as_labels(y: Any, where: str) -> Tensor:
+    try:
+        labels = np.asarray(y)
+    except ValueError:
+        raise UserError(
+            f"{where}: labels must be one whole number per sample, not lists that differ in length"
+        ) from None
+    numbers = labels.dtype.kind in "biuf"
+    odd = ~(np.isfinite(labels) & (labels == np.floor(labels))) if numbers else np.ones(labels.shape, bool)
+    if odd.any():
+        example = labels[odd].tolist()[0]
+        advice = "number the classes, and name them by classes="
+        raise UserError(f"{where}: labels must be whole numbers from 0, not {example!r}: {advice}")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _per_channel(given: Any, channels: int, what: str) -> Tensor:
+    """One finite number for each."""
+    try:
+        values = torch.tensor(np.asarray(given, np.float64))
+    except (ValueError, TypeError):
+        raise UserError(f"{what} must be numbers, not {given!r}") from None
+    if values.shape != (channels,) or not bool(values.isfinite().all()):
+        told = f"{what} is {values.tolist()}"
+        raise UserError(f"{told}; the images have {channels} channels: give one finite number for each")
+    return values
