@@ -108,6 +108,20 @@ def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> Non
     assert b'\xff.png",' in Path("odd.csv").read_bytes()
 
 
+def test_hidden_files_are_ignored_as_in_training(place: Path, domainwise: Command) -> None:
+    """What macOS leaves beside a picture is no picture; a folder given by its name is meant, whatever that is."""
+    camera = place / ".hidden" / "camera"
+    for file in ("._x.png", ".trash/x.png", "__MACOSX/camera/x.png"):
+        (camera / file).parent.mkdir(parents=True, exist_ok=True)
+        (camera / file).write_text("no picture")
+    result = domainwise("predict", "model", camera)
+    assert result.is_one_line_error and "no images in" in result.err
+    picture(1).save(camera / "x.png")
+    result = domainwise("predict", "model", camera)
+    assert result.status == 0 and result.err == "" and result.out.startswith(f"{camera}/x.png\t")
+    assert domainwise("predict", "model", camera / "._x.png").status == 2, "named itself, it is read"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -176,7 +190,7 @@ def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> N
     result = domainwise("evaluate", "model", "--data", "cats", "--json")
     assert result.status == 0 and list(json.loads(result.out)["domains"]["moon"]["classes"]) == ["cat"]
     unreadable = domainwise("predict", "model", "cats/no.png")
-    assert unreadable.status == 1 and unreadable.err.endswith("there was nothing to predict\n")
+    assert unreadable.status == 2 and unreadable.err.endswith("there was nothing to predict\n")
 
 
 def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, domainwise: Command) -> None:

@@ -45,7 +45,7 @@ def predict(
 ) -> None:
     """Say what images show: one line per image, tab-separated: file, class, probability.
 
-    An image that cannot be read is named on standard error and left out; the exit status is then 1.
+    An image that cannot be read is named on standard error and left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise import files
     from domainwise.report.words import counted
@@ -94,9 +94,10 @@ def predict(
         written = f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}"
         console.print(written, soft_wrap=True, highlight=False, markup=False)
     if unreadable:
-        rest = "the rest were predicted" if unreadable < len(found) else "there was nothing to predict"
+        nothing = unreadable == len(found)
+        rest = "there was nothing to predict" if nothing else "the rest were predicted"
         errors_console.print(f"{unreadable} of {counted(len(found), 'image')} could not be read; {rest}")
-        raise typer.Exit(1)
+        raise typer.Exit(2 if nothing else 1)
 
 
 def _printable(file: Path) -> str:

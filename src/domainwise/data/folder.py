@@ -139,6 +139,11 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
     )
 
 
+def hidden(name: str) -> bool:
+    """Whether a file or folder of this name is none of the user's making (macOS leaves ._x.png beside x.png)."""
+    return name.startswith((".", "__MACOSX"))
+
+
 def find_dataset(name: str, *, skip_bad: bool = False) -> Dataset:
     """A registered dataset by its name, or a folder of images or of saved data by its path (or its dataset's name).
 
@@ -199,7 +204,7 @@ def _sorted_out(
     kept = []
     for entry in entries:
         readable = entry.name.encode(errors="replace").decode()  # a name that is no UTF-8 could not be printed
-        if wanted(entry) and not entry.name.startswith((".", "__MACOSX")) and readable == entry.name:
+        if wanted(entry) and not hidden(entry.name) and readable == entry.name:
             kept.append(parent / entry.name)
         else:
             ignored.append(str((parent / readable).relative_to(root)))

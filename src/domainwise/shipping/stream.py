@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from domainwise.data.decode import SUFFIXES
+from domainwise.data.folder import hidden
 from domainwise.data.read import MODES, read_image
 from domainwise.errors import UserError
 from domainwise.shipping.model import Model
@@ -41,13 +42,14 @@ class Prediction:
 def find_images(given: Sequence[str]) -> list[Path]:
     """The files meant: files as they are, of folders all images in them at any depth, patterns as a shell reads them.
 
-    A name that is no folder and no pattern is taken for a file, there or not.
+    Hidden files and folders within a folder are ignored, as in training. A name that is no folder and no pattern is
+    taken for a file, there or not.
     """
     found: list[Path] = []
     for name in given:
         path = Path(name)
         if path.is_dir():
-            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            inside = [file for file in sorted(path.rglob("*")) if _is_shown(file, path)]
             if not inside:
                 raise UserError(f"no images in {path} (names ending in {', '.join(SUFFIXES[:5])}, ...)")
             found += inside
@@ -59,6 +61,12 @@ def find_images(given: Sequence[str]) -> list[Path]:
         else:
             found.append(path)
     return found
+
+
+def _is_shown(file: Path, folder: Path) -> bool:
+    """Whether a path within a folder is an image that is not hidden, nor in a folder that is."""
+    ends_like_one = file.suffix.lower() in SUFFIXES
+    return ends_like_one and not any(map(hidden, file.relative_to(folder).parts)) and file.is_file()
 
 
 def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
