@@ -17,6 +17,7 @@ from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.train import train
 from domainwise.errors import UserError
 from domainwise.runs import Run
+from domainwise.shipping.evaluation import DomainScore, Evaluation
 from domainwise.shipping.source import source
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
@@ -170,6 +171,20 @@ def test_evaluation_counts_by_domain_and_class(data: dw.Environments, model: dw.
     assert result.accuracy[result.worst_domain] == min(result.accuracy.values())
     assert result.as_json()["domains"]["lab"]["accuracy"] == result.accuracy["lab"]
     assert f"worst class {name} in {domain} ({100 * value:.1f} %)" in str(result)
+
+
+def test_averages_of_unseen_domains_and_of_those_trained_on_are_apart() -> None:
+    def scored(right: int, trained_on: bool) -> DomainScore:
+        return DomainScore({"cat": {"cat": right, "dog": 10 - right}}, trained_on)
+
+    seen, unseen = {"a": scored(10, True), "b": scored(8, True)}, {"new": scored(3, False), "far": scored(6, False)}
+    both = Evaluation({**seen, **unseen})
+    assert (both.average, both.average_unseen, both.average_trained_on) == pytest.approx((0.675, 0.45, 0.9))
+    assert str(both).startswith("Average over unseen domains 45.0 %, over domains trained on 90.0 %; worst domain new")
+    assert str(Evaluation(seen)).startswith("Average over domains trained on 90.0 %; worst domain b")
+    assert str(Evaluation(unseen)).startswith("Average over unseen domains 45.0 %; worst domain new")
+    told = Evaluation(unseen).as_json()
+    assert told["average_unseen"] == pytest.approx(0.45) and told["average_trained_on"] is None
 
 
 def test_a_dataset_is_evaluated_by_its_name(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     assert told == dw.load(place / "model").evaluate(data).as_json()
     shown = domainwise("evaluate", "model", "--data", "photos").out
     assert "(trained on): these may include the very images the model was trained on." in shown
-    assert "clinic (trained on)" in shown and "Average over domains" in shown
+    assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
     assert f"{100 * told['domains']['lab']['accuracy']:.1f}" in shown
 
 

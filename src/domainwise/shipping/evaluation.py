@@ -40,8 +40,21 @@ class Evaluation:
 
     @property
     def average(self) -> float:
-        """The mean of the domains' accuracies: every domain counts alike."""
+        """The mean of all domains' accuracies: every domain counts alike, trained on or not."""
         return float(np.mean(list(self.accuracy.values())))
+
+    @property
+    def average_unseen(self) -> float | None:
+        """The mean over the domains that were not trained on, which is what a new domain may expect; None without any."""
+        return self._average(trained_on=False)
+
+    @property
+    def average_trained_on(self) -> float | None:
+        return self._average(trained_on=True)
+
+    def _average(self, *, trained_on: bool) -> float | None:
+        found = [score.accuracy for score in self.domains.values() if score.trained_on == trained_on]
+        return float(np.mean(found)) if found else None
 
     @property
     def worst_domain(self) -> str:
@@ -55,8 +68,10 @@ class Evaluation:
 
     def __str__(self) -> str:
         domain, name, value = self.worst_class
+        averages = {"unseen domains": self.average_unseen, "domains trained on": self.average_trained_on}
+        told = [f"over {which} {100 * mean:.1f} %" for which, mean in averages.items() if mean is not None]
         return (
-            f"Average over domains {100 * self.average:.1f} %; worst domain {self.worst_domain} "
+            f"Average {', '.join(told)}; worst domain {self.worst_domain} "
             f"({100 * self.accuracy[self.worst_domain]:.1f} %); worst class {name} in {domain} ({100 * value:.1f} %)."
         )
 
@@ -64,6 +79,8 @@ class Evaluation:
         domain, name, value = self.worst_class
         return {
             "average": self.average,
+            "average_unseen": self.average_unseen,
+            "average_trained_on": self.average_trained_on,
             "worst_domain": self.worst_domain,
             "worst_class": {"domain": domain, "class": name, "accuracy": value},
             "domains": {
