@@ -45,7 +45,7 @@ class Evaluation:
 
     @property
     def average_unseen(self) -> float | None:
-        """The mean over the domains that were not trained on, which is what a new domain may expect; None without any."""
+        """The mean over domains that were not trained on: what a new domain may expect. None without any."""
         return self._average(trained_on=False)
 
     @property
