@@ -153,6 +153,30 @@ def test_what_cannot_be_compared(digits: dw.Environments, model: dw.Model) -> No
     assert "With 5 samples only a large difference shows" in model.drift(digits.images[:5]).sentence
 
 
+def keeping(model: dw.Model, sizes: dict[str, int]) -> dw.Model:
+    """The model with only so many features of each domain to compare with."""
+    reference = {domain: model.reference[domain][:size] for domain, size in sizes.items()}
+    return dw.Model(model.card, model.algorithm.state_dict(), reference, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes", "caveat"),
+    [
+        (20, {"scene2": 20, "scene3": 80, "scene4": 80}, ""),
+        (20, {"scene2": 80, "scene3": 19, "scene4": 30}, "With 19 held-out samples of scene3 only a large"),
+        (7, {"scene2": 80, "scene3": 80, "scene4": 4}, "With 7 samples and 4 held-out samples of scene4 only a large"),
+        (20, {"scene2": 80, "scene3": 1, "scene4": 80}, "(Not compared with scene3: of one held-out sample nothing"),
+    ],
+)
+def test_few_samples_on_either_side_are_told(
+    digits: dw.Environments, model: dw.Model, samples: int, sizes: dict[str, int], caveat: str
+) -> None:
+    for domain in ("scene1", "scene2"):  # with drift and without
+        result = keeping(model, sizes).drift(digits.images[digits.rows(domain)[:samples]])
+        assert caveat in result.sentence and ("(With" in result.sentence) == caveat.startswith("With")
+        assert result.as_json()["references"] == sizes
+
+
 @pytest.fixture
 def domainwise(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.chdir(tmp_path)
@@ -173,3 +197,21 @@ def test_the_command(model: dw.Model, domainwise: Command) -> None:
     Path("new/zz.png").unlink()
     shown = domainwise("drift", "model", "new")
     assert shown.status == 0 and "Drift: these samples differ" in shown.out and "all together" in shown.out
+    assert "held out" in shown.out and "240" in shown.out, "how many it was compared with"
+    assert "the training domains are up to 0." in shown.out
+
+
+def test_training_domains_that_are_alike_have_no_negative_distance(
+    digits: dw.Environments, model: dw.Model, domainwise: Command
+) -> None:
+    """The unbiased estimate of a distance of nothing may be negative, which would mean nothing to its reader."""
+    reference = dict.fromkeys(("scene2", "scene3"), model.reference["scene2"])
+    alike = dw.Model(model.card, model.algorithm.state_dict(), reference, device="cpu")
+    result = alike.drift(held_out(digits, "scene4"))
+    assert result.between is not None and result.between < 0
+    alike.save("model")
+    Path("new").mkdir()
+    for number in range(3):
+        picture(number).save(f"new/{number}.png")
+    shown = domainwise("drift", "model", "new").out
+    assert "the training domains are not told from one another" in " ".join(shown.split()) and "up to -" not in shown

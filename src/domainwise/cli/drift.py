@@ -28,8 +28,8 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
 
     loaded = load(model, device=device)
     found = find_images(images)
-    kept = permutation(len(found), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
-    batches = list(read_batches([found[i] for i in kept], loaded))
+    chosen = permutation(len(found), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
+    batches = list(read_batches([found[i] for i in chosen], loaded))
     unreadable = [line for batch in batches for line in batch.unreadable]
     for line in unreadable:
         errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -40,13 +40,17 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
         number = f"{result.samples}" if result.samples == len(found) else f"{result.samples} of {len(found)}"
         caption = f"{number} images against held-out images of each domain"
         if result.between is not None:
-            caption += f"; the training domains are up to {result.between:.4f} from one another"
+            apart = f"up to {result.between:.4f} from" if result.between > 0 else "not told from"
+            caption += f"; the training domains are {apart} one another"
         table = Table(title=f"Distance to what {escape(str(model))} was trained on", caption=caption)
         table.add_column("training domain", overflow="fold")
-        for heading in ("MMD²", "p"):
+        for heading in ("held out", "MMD²", "p"):
             table.add_column(heading, justify="right")
-        for domain, test in {**result.domains, drifting.TOGETHER: result.together}.items():
-            table.add_row(escape(domain), f"{test.mmd2:.4f}", f"{test.p:.3f}")
+        tests = {**result.domains, drifting.TOGETHER: result.together}
+        compared = sum(result.references[domain] for domain in result.domains)
+        for domain, kept in {**result.references, drifting.TOGETHER: compared}.items():
+            measured = (f"{tests[domain].mmd2:.4f}", f"{tests[domain].p:.3f}") if domain in tests else ()
+            table.add_row(escape(domain), str(kept), *measured)
         console.print(table)
         console.print(result.sentence, highlight=False, markup=False, soft_wrap=True)
     if unreadable:

@@ -22,6 +22,7 @@ LEVEL = 0.01
 LARGEST = 512
 """New samples beyond these are left out: the test would take long and say the same."""
 FEW = 20
+"""With fewer samples, new ones or those of a training domain, only a large difference shows."""
 TOGETHER = "all together"
 
 
@@ -30,6 +31,7 @@ class Drift:
     """The distance of new samples to each training domain, and how far those are from one another."""
 
     samples: int
+    references: Mapping[str, int]  # samples the model keeps of each training domain; of a single one none are compared
     domains: Mapping[str, TwoSamples]
     together: TwoSamples
     between: float | None  # the largest MMD^2 between two training domains; None for a single one
@@ -44,9 +46,21 @@ class Drift:
         return max(test.p for test in (*self.domains.values(), self.together)) <= LEVEL
 
     @property
+    def caveat(self) -> str:
+        """What so few samples, new ones or kept ones, cannot tell; empty where there are enough."""
+        smallest = min(self.domains, key=lambda domain: self.references[domain])
+        few = [f"{self.samples} samples"] if self.samples < FEW else []
+        if self.references[smallest] < FEW:
+            few.append(f"{self.references[smallest]} held-out samples of {smallest}")
+        told = [f"With {' and '.join(few)} only a large difference shows."] if few else []
+        if left_out := [domain for domain in self.references if domain not in self.domains]:
+            told.append(f"Not compared with {', '.join(left_out)}: of one held-out sample nothing can be told.")
+        return f" ({' '.join(told)})" if told else ""
+
+    @property
     def sentence(self) -> str:
         """What it means."""
-        few = f" (With {self.samples} samples only a large difference shows.)" if self.samples < FEW else ""
+        few = self.caveat
         if not self.drifted:
             tests = {**self.domains, TOGETHER: self.together}
             alike = max(tests, key=lambda name: tests[name].p)
@@ -67,6 +81,7 @@ class Drift:
             "drifted": self.drifted,
             "sentence": self.sentence,
             "samples": self.samples,
+            "references": dict(self.references),
             "nearest": self.nearest,
             "domains": {domain: asdict(test) for domain, test in self.domains.items()},
             "together": asdict(self.together),
@@ -92,4 +107,5 @@ def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PE
     everything = torch.cat(list(reference.values()))
     pairs = [compare(a, b, width, random, 1).mmd2 for a, b in combinations(reference.values(), 2)]
     together = compare(everything, new, width, random, permutations)
-    return Drift(len(new), tests, together, max(pairs) if pairs else None)
+    sizes = {domain: len(features) for domain, features in model.reference.items()}
+    return Drift(len(new), sizes, tests, together, max(pairs) if pairs else None)
