@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shutil
 from itertools import combinations
 from pathlib import Path
 
@@ -184,7 +185,7 @@ def test_all_rules_side_by_side(domainwise: Command, tmp_path: Path) -> None:
         ("table nowhere", "nowhere is not a folder: give the folder of a sweep"),
         ("table file", "file is not a folder"),
         ("status nowhere", "nowhere is not a folder: give the folder of a sweep"),
-        ("status runs", "runs holds no plan of a sweep"),
+        ("status empty", "empty holds neither a plan nor a run"),
         ("status foreign", r"foreign/plans/x.json is not a plan of this version"),
     ],
 )
@@ -282,6 +283,20 @@ def test_status_of_a_plan_not_begun(domainwise: Command, tmp_path: Path) -> None
     assert (result.status, result.out, result.err) == (0, "6 runs: 0 done, 0 running, 0 failed, 6 remaining\n", "")
     found = standard_json(domainwise("status", tmp_path, "--json").out)
     assert found["remaining"] == 6 and found["seconds_left"] is None and found["best"] is None
+
+
+def test_status_without_a_plan_counts_what_has_begun(domainwise: Command, standing: Path) -> None:
+    """As compare, demo and train leave their folders."""
+    done, *_ = PLAN.runs()
+    shutil.rmtree(standing / "plans")
+    result = domainwise("status", standing)
+    first, second = result.out.splitlines()
+    assert result.status == 0 and first.startswith("4 runs: 1 done, 0 running, 1 failed, 1 diverged, 1 remaining")
+    assert "80.0 %; 30.0 % on +90%" in second
+    assert "note: no plan is kept here" in result.err and "RuntimeError: out of memory" in result.err
+    assert standard_json(domainwise("status", standing, "--json").out)["total"] == 4
+    one = domainwise("status", standing / done.id)
+    assert one.status == 0 and one.out.startswith("1 run: 1 done, 0 running, 0 failed, 0 remaining\n")
 
 
 def test_watching_a_sweep_that_has_ended_returns_at_once(domainwise: Command, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def list_failures(stands: Any) -> None:
         again = f"to try the failed runs again: {command} --retry"
         errors_console.print(again, soft_wrap=True, highlight=False, markup=False)
     elif stands.failed:
-        errors_console.print("to try the failed runs again: the sweep's own command with --retry")
+        errors_console.print("to try the failed runs again: the command that made them, a sweep's with --retry")
 
 
 def standing_json(stands: Any) -> dict[str, Any]:
@@ -42,31 +42,39 @@ def standing_json(stands: Any) -> dict[str, Any]:
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(help="The sweep's folder (its --out).")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep, a training, a demo, or of compare's runs.")],
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Where a sweep stands, from another terminal or machine: done, running, failed, remaining, time left, best."""
+    """Where a sweep stands, from another terminal or machine: done, running, failed, remaining, time left, best.
+
+    A training, a demo and [bold]compare[/] keep no plan: of these the runs that have begun are counted.
+    """
     from domainwise.sweep.plan import planned_runs, saved_plans
-    from domainwise.sweep.status import best_so_far, standing
+    from domainwise.sweep.status import begun_runs, best_so_far, standing
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
-    runs = planned_runs(list(saved_plans(folder)))
+    planned = planned_runs(list(saved_plans(folder)))
+    runs = planned or begun_runs(folder)
     if not runs:
-        raise UserError(f"{folder} holds no plan of a sweep: give the folder of a sweep (its --out)")
-    stands = standing(folder, runs)
+        raise UserError(f"{folder} holds neither a plan nor a run: give the folder of a sweep (its --out)")
+    if not planned:
+        errors_console.print("note: no plan is kept here; runs that have not begun yet are not counted")
+    place = folder.resolve().parent if (folder / "run.json").is_file() else folder
+    stands = standing(place, runs)
     if as_json:
-        best = best_so_far(folder, runs)
+        best = best_so_far(place, runs)
         print_json(standing_json(stands) | {"best": None if best is None else best.as_json()})
         return
     if watch:
         with Live(str(stands), console=console, refresh_per_second=4, transient=True) as live:
             while stands.remaining or stands.running:
                 time.sleep(WATCH_SECONDS)
-                stands = standing(folder, runs)
+                runs = planned or begun_runs(folder)
+                stands = standing(place, runs)
                 live.update(str(stands))
     console.print(str(stands), highlight=False, soft_wrap=True)
-    if best := best_so_far(folder, runs):
+    if best := best_so_far(place, runs):
         console.print(str(best), highlight=False, soft_wrap=True, markup=False)
     list_failures(stands)

@@ -42,6 +42,11 @@ class Standing:
         return f"{counted(self.total, 'run')}: {', '.join(parts)}{left}"
 
 
+def begun_runs(folder: Path) -> list[Run]:
+    """Those that a folder without a plan holds, or the one whose own folder it is."""
+    return list(collect(folder).runs)
+
+
 def standing(folder: Path, runs: Sequence[Run]) -> Standing:
     """Reads one line of each run's records; the time left follows from what ended runs took per unit of work."""
     if is_published(folder):
