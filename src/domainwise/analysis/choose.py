@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.data import find_dataset
+from domainwise.data.catalogue import FOLDER
 from domainwise.engine.restore import finished
-from domainwise.errors import UserError, unknown
+from domainwise.errors import UserError
 from domainwise.protocol.selection import Curve, select
 from domainwise.runs import Run
 from domainwise.sweep.collection import collect, searches
+from domainwise.sweep.datasets import called, titles
 
 RULE = "training-domain"
 """How the one run per method is chosen; its model is the one after the last step, the only one that is kept."""
@@ -78,10 +81,18 @@ def _best(curves: Sequence[Curve], unseen: str) -> Run | None:
 
 
 def _only(folder: Path, datasets: list[str], wanted: str | None) -> str:
-    if wanted is not None:
-        if wanted not in datasets:
-            raise unknown(f"dataset in {folder}", wanted, datasets)
-        return wanted
-    if len(datasets) > 1:
-        raise UserError(f"{folder} has runs of {', '.join(datasets)}: say which with --dataset")
-    return datasets[0]
+    found = datasets if wanted is None else sorted(called(wanted, datasets, folder))
+    if len(found) > 1:
+        found = [dataset for dataset in found if _is_there(dataset)]
+    if len(found) != 1:
+        raise UserError(f"{folder} has runs of {', '.join(titles(datasets).values())}: say which with --dataset")
+    return found[0]
+
+
+def _is_there(dataset: str) -> bool:
+    """Whether a folder of images is as it was when its runs were made; other datasets do not change."""
+    folder = FOLDER.fullmatch(dataset)
+    try:
+        return folder is None or find_dataset(folder["path"], skip_bad=bool(folder["skipping"])).name == dataset
+    except UserError:
+        return False

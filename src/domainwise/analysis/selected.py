@@ -14,6 +14,7 @@ from domainwise.protocol.selection import RULES, Choice, select
 from domainwise.records import RunFolder
 from domainwise.runs import Run
 from domainwise.sweep.collection import Collection, collect, searches
+from domainwise.sweep.datasets import means
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def selected_runs(collection: Collection, wanted: Wanted) -> dict[Run, dict[str,
     found: dict[Run, dict[str, Choice]] = {}
     for curves in collection.experiments().values():
         for (_, _, unseen, trial), draws in searches(curves).items():
-            if wanted.fits(unseen, trial) and wanted.dataset in (None, draws[0].run.dataset):
+            named = wanted.dataset is None or means(wanted.dataset, draws[0].run.dataset)
+            if named and wanted.fits(unseen, trial):
                 for rule in RULES:
                     if choice := select(draws, unseen, rule):
                         found.setdefault(choice.run, {})[rule] = choice

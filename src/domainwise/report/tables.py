@@ -11,6 +11,7 @@ from domainwise.protocol.selection import Curve
 from domainwise.report.statistics import ARROW, Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection, Experiment, method, searches
+from domainwise.sweep.datasets import titles
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class AccuracyTable:
     precision: str = "fp32"
     augmentation: str = "none"
     image_size: int = 0
+    called: str = ""
+    """The dataset, told from others of the same title."""
 
     @classmethod
     def of(
@@ -62,7 +65,7 @@ class AccuracyTable:
     @property
     def title(self) -> str:
         where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
-        return f"{title(self.dataset)}: accuracy on {where}, per cent"
+        return f"{self.called or title(self.dataset)}: accuracy on {where}, per cent"
 
     @property
     def caption(self) -> str:
@@ -111,7 +114,8 @@ def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM
     for group in groups(collection):
         chosen = rule or usual_selection(group.experiment.dataset)
         found.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
-    return [table for table in found if table.rows]
+    names = titles(table.dataset for table in found)
+    return [replace(table, called=names[table.dataset]) for table in found if table.rows]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from domainwise.report.figures.searching import draws
 from domainwise.report.figures.style import SETTINGS
 from domainwise.report.tables import groups
 from domainwise.sweep.collection import Collection
+from domainwise.sweep.datasets import called
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
@@ -41,13 +42,12 @@ def draw(
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     found = groups(collection)
-    for kind, wanted, known in (
-        ("dataset", () if dataset is None else (dataset,), {group.experiment.dataset for group in found}),
-        ("algorithm", algorithms, {curve.run.algorithm for group in found for curve in group.curves}),
-    ):
-        for absent in (one for one in wanted if one not in known):
-            raise unknown(f"{kind} in {folder}", absent, known)
-    own = [group for group in found if dataset in (None, group.experiment.dataset)]
+    known = {curve.run.algorithm for group in found for curve in group.curves}
+    for absent in (one for one in algorithms if one not in known):
+        raise unknown(f"algorithm in {folder}", absent, known)
+    datasets = {group.experiment.dataset for group in found}
+    wanted = datasets if dataset is None else called(dataset, datasets, folder)
+    own = [group for group in found if group.experiment.dataset in wanted]
     if not own:
         raise UserError(f"{folder}: no run there has been judged: wait for its first evaluation")
     missing: TooFew | None = None

@@ -14,6 +14,7 @@ from domainwise.report.statistics import Choices, Difference, Estimate, accuraci
 from domainwise.report.tables import AccuracyTable, Group, Row, groups, table_of
 from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection, method
+from domainwise.sweep.datasets import titles
 
 AVERAGE = "average"
 Beside = Mapping[tuple[str, str], tuple[Published, PaperTable]]
@@ -105,12 +106,14 @@ def wholes(collection: Collection) -> list[Whole]:
 def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
     """One per table of the folder."""
     result = []
-    for group in groups(collection):
+    together = groups(collection)
+    names = titles(group.experiment.dataset for group in together)
+    for group in together:
         found = {rule: choices(group.curves, rule) for rule in RULES}
         views = {rule: _view(group, own, rule, baseline) for rule, own in found.items() if own}
         if views:
             facts = _facts(group, next(iter(views.values())).table)
-            result.append(Section(title(group.experiment.dataset), facts, views, group))
+            result.append(Section(names[group.experiment.dataset], facts, views, group))
     return result
 
 
