@@ -193,7 +193,7 @@ def _small(values: Sequence[float]) -> str:
 def figure(results: Results, name: str) -> str:
     """What a figure says in words."""
     try:
-        return "; ".join(draw(name, results.folder, results.collection).sentences)
+        return "; ".join(draw(name, results.folder, results.collection).sentences).replace(PAPERS, "")
     except TooFew:
         return NOT_RUN
 
