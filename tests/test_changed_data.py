@@ -56,7 +56,7 @@ def test_tables_and_pages_of_both_have_titles_of_their_own(domainwise: Command, 
     shown = re.findall(r"(chg.*): accuracy on", domainwise("table", changed, "--format", "markdown").out)
     assert len(set(shown)) == 2 and all(re.fullmatch("chg #[0-9a-f]{6}", name) for name in shown)
     text = write_page(changed)[0].read_text()
-    assert all(f"<h2>{name}</h2>" in text for name in shown)
+    assert all(f"<h2>{name}</h2>" in text and f"{name}: accuracy on" in text for name in shown)
     told = standard_json(domainwise("table", changed, "--json").out)["tables"]
     assert [table["called"] for table in told] == shown
 

@@ -1,7 +1,7 @@
 """Results as the page shows them: per experiment and selection rule a table, what it says in words, and curves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from domainwise.data import title
 from domainwise.paper.tables import PaperTable, Published
@@ -110,10 +110,11 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
     names = titles(group.experiment.dataset for group in together)
     for group in together:
         found = {rule: choices(group.curves, rule) for rule in RULES}
-        views = {rule: _view(group, own, rule, baseline) for rule, own in found.items() if own}
+        name = names[group.experiment.dataset]
+        views = {rule: _view(group, name, own, rule, baseline) for rule, own in found.items() if own}
         if views:
             facts = _facts(group, next(iter(views.values())).table)
-            result.append(Section(names[group.experiment.dataset], facts, views, group))
+            result.append(Section(name, facts, views, group))
     return result
 
 
@@ -126,8 +127,8 @@ def _facts(group: Group, table: AccuracyTable) -> str:
     return " · ".join([*parts, counted(len(group.curves), "run")])
 
 
-def _view(group: Group, found: Choices, rule: str, baseline: str) -> View:
-    table = table_of(group, accuracies(found), rule, baseline)
+def _view(group: Group, name: str, found: Choices, rule: str, baseline: str) -> View:
+    table = replace(table_of(group, accuracies(found), rule, baseline), called=name)
     order = [row.method for row in table.rows]
     found = {method: found[method] for method in order}
     beside = printed_beside(table)
