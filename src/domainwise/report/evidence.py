@@ -32,9 +32,11 @@ UNCERTAIN = 5.0
 """Points; where that many lie within these standard errors, nothing is said to agree."""
 
 
-def made(results: Results) -> str:
+def made(results: Results, draws: str = "") -> str:
     """On which device, by which commit and when."""
-    return "; ".join(line.strip() for line in origins(results.collection.statuses.values()))
+    runs = [run for run in results.collection.runs if not draws or run.draw < int(draws)]
+    statuses = results.collection.statuses
+    return "; ".join(line.strip() for line in origins(statuses[run.id] for run in runs if run.id in statuses))
 
 
 def table(results: Results, rule: str, **conditions: str) -> str:
@@ -45,7 +47,10 @@ def table(results: Results, rule: str, **conditions: str) -> str:
     for name, line in cells(found):
         shown = [f"**{text}**" if bold else text for text, bold in line]
         lines.append(f"| {' | '.join([bars(name.removesuffix(PAPERS)), *shown])} |")
-    caption = [found.caption.replace(PAPERS, ""), *([origin] if (origin := made(results)) else [])]
+    caption = [
+        found.caption.replace(PAPERS, ""),
+        *([origin] if (origin := made(results, conditions.get("draws", ""))) else []),
+    ]
     return "\n".join([*lines, "", f"{'. '.join(caption)}."])
 
 
