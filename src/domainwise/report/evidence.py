@@ -209,18 +209,18 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 }
 
 
-def answer(root: Path, words: str) -> str:
+def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> str:
     """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
 
     Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, "draws=4", as if no
-    more had been drawn, or "against=DAT" in place of ERM.
+    more had been drawn, or "against=DAT" in place of ERM. What was read is kept in `known`, for the next question.
     """
     question, name, *rest = shlex.split(words)
     conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
     rest = [word for word in rest if not CONDITION.match(word)]
     if question not in ASKABLE:
         raise unknown("question to results", question, ASKABLE)
-    results = Results(root / name)
+    results = (known if known is not None else {}).setdefault(name, Results(root / name))
     if not results.there:
         return NOT_RUN
     return ASKABLE[question](results, *rest, **conditions)
@@ -228,9 +228,10 @@ def answer(root: Path, words: str) -> str:
 
 def filled(text: str, root: Path) -> str:
     """A page with all its places filled: a place that holds a line break is a block, any other part of a line."""
+    known: dict[str, Results] = {}
 
     def fill(place: re.Match[str]) -> str:
-        found = answer(root, place["words"])
+        found = answer(root, place["words"], known)
         inside = f"\n\n{found}\n\n" if "\n" in place["old"] else found
         return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
 

@@ -22,10 +22,11 @@ PAPERS = " (paper)"
 
 
 class Results:
-    """What is published in one folder."""
+    """What is published in one folder, read once and tabulated once per question."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.tables: dict[tuple[str, ...], AccuracyTable] = {}
 
     @cached_property
     def collection(self) -> Collection:
@@ -36,6 +37,12 @@ class Results:
         return self.folder.is_dir() and is_published(self.folder)
 
     def of_rule(self, rule: str, until: str = "", against: str = "ERM", draws: str = "") -> AccuracyTable:
+        asked = (rule, until, against, draws)
+        if asked not in self.tables:
+            self.tables[asked] = self._tabulated(*asked)
+        return self.tables[asked]
+
+    def _tabulated(self, rule: str, until: str, against: str, draws: str) -> AccuracyTable:
         curves = self.collection.curves
         if draws:
             curves = tuple(curve for curve in curves if curve.run.draw < int(draws))
