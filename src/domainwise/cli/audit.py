@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
-from domainwise.cli.common import DataRoot, Device, Json, console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, console, print_json, say
 from domainwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def audit(
     for found in audits:
         console.print(_table(found))
         for sentence in found.sentences:
-            console.print(f"  {sentence}", highlight=False, soft_wrap=True, markup=False)
+            say(f"  {sentence}")
     if out is not None:
-        console.print(f"Picture: {out}", soft_wrap=True, markup=False)
+        say(f"Picture: {out}")
 
 
 def _selected(folders: Sequence[Path], wanted: "Wanted", data_root: Path | None, device: str, as_json: bool) -> None:
@@ -81,7 +81,7 @@ def _selected(folders: Sequence[Path], wanted: "Wanted", data_root: Path | None,
         print_json({"audits": [one.as_json() for one in found]})
         return
     for one in found:
-        console.print(str(one), highlight=False, soft_wrap=True, markup=False)
+        say(str(one))
 
 
 def _columns(found: "Audit") -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from domainwise import torchrun
-from domainwise.cli.common import errors_console
+from domainwise.cli.common import errors_console, say
 from domainwise.errors import UserError
 
 
@@ -33,7 +33,7 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
     try:
         yield progress
     except Interrupted as stop:
-        errors_console.print(f"{stop}; the same command continues from there", soft_wrap=True, markup=False)
+        say(f"{stop}; the same command continues from there", errors_console)
         raise typer.Exit(torchrun.exit_status(130)) from None
     except Busy as busy:
         raise UserError(f"{busy}; wait for it, or use another --out") from None

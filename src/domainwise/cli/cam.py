@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json, say
 
 if TYPE_CHECKING:
     from domainwise.analysis.attention import Comparison
@@ -70,17 +70,14 @@ def cam(
         return
     if comparison.area is not None:
         _print_shares(comparison)
-    console.print(f"Picture: {out}", soft_wrap=True, markup=False)
+    say(f"Picture: {out}")
 
 
 def _print_shares(comparison: "Comparison") -> None:
     even, domain_size = 100 * (comparison.area or 0), max(sight.images for sight in comparison.sights)
-    console.print(
+    say(
         f"Share of the heat on the object, per cent, mean ± standard error over the images of {comparison.unseen} "
         f"of {comparison.dataset} (unseen); an even heatmap would have {even:.1f}:",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
     )
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("method", "on the object", "images"):
@@ -89,10 +86,10 @@ def _print_shares(comparison: "Comparison") -> None:
         table.add_row(escape(sight.name), str(sight.inside or "no heat"), str(sight.inside.n if sight.inside else 0))
     console.print(table)
     if any((sight.inside.n if sight.inside else 0) < 0.9 * sight.images for sight in comparison.sights):
-        errors_console.print(
+        say(
             f"note: of {domain_size} images, those without any heat are left out; for a network that flattens its last "
             "maps, as small-cnn, use --method hires-cam",
-            soft_wrap=True,
+            errors_console,
         )
 
 

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.cli.common import Json, console, errors_console, print_json, say
 from domainwise.report.words import counted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def check(
     else:
         _show(found)
         if drawn:
-            console.print(f"Preview: {sheet}", highlight=False, soft_wrap=True, markup=False)
+            say(f"Preview: {sheet}")
     if found.problems:
         raise typer.Exit(2)
 

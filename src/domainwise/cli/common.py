@@ -26,6 +26,12 @@ console = _console(stderr=False)
 errors_console = _console(stderr=True)
 """Progress and errors go here, so that standard output is clean for scripts."""
 
+
+def say(line: str, to: Console = console) -> None:
+    """A line as it stands: brackets in a user's names are no markup, and where to break it is the terminal's matter."""
+    to.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
 FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]

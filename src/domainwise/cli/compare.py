@@ -26,6 +26,7 @@ from domainwise.cli.common import (
     names,
     parse_hparams,
     print_json,
+    say,
 )
 from domainwise.cli.sweep import DryRun, Workers, tell
 
@@ -102,7 +103,7 @@ def compare(
         f"{counted(len(search.runs), 'run')}: {', '.join(search.algorithms)}, each of {len(search.domains)} domains "
         f"left out, {counted(hparams, 'draw')}, {counted(trials, 'trial')}; see {runs}"
     )
-    errors_console.print(told, highlight=False, soft_wrap=True, markup=False)
+    say(told, errors_console)
     if dry_run:
         tell(search.runs, settings, {"on": "local", "workers": workers}, as_json=as_json)
         return
@@ -114,7 +115,7 @@ def compare(
         raise typer.Exit(130) from None
     for run, status in statuses.items():
         if status.status != "done":
-            errors_console.print(f"{run}: {status.status}: {status.reason}", highlight=False, markup=False)
+            say(f"{run}: {status.status}: {status.reason}", errors_console)
     result = comparison(search, runs)
     best = result.chosen()
     if out is not None:
@@ -124,10 +125,9 @@ def compare(
         print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
     console.print(terminal(result.table))
-    console.print(result.sentence, highlight=False, soft_wrap=True, markup=False)
+    say(result.sentence)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
     told = f"{best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}"
-    console.print(f"Best on the domains left out: {told}", highlight=False, soft_wrap=True, markup=False)
+    say(f"Best on the domains left out: {told}")
     if out is not None:
-        told = f"Model: {out} (for predict, evaluate, export, drift)."
-        console.print(told, highlight=False, soft_wrap=True, markup=False)
+        say(f"Model: {out} (for predict, evaluate, export, drift).")

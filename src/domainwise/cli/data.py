@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json, say
 from domainwise.cli.downloading import download_bar
 from domainwise.errors import UserError
 
@@ -44,7 +44,7 @@ def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
         here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if begun else "no"
         table.add_row(f"[bold]{escape(name)}[/]", here, escape(_in_words(fact)))
     console.print(table)
-    console.print("Fetch one, or read how to: domainwise data get NAME", highlight=False)
+    say("Fetch one, or read how to: domainwise data get NAME")
 
 
 def describe(data: "Dataset", root: Path) -> dict[str, Any]:
@@ -113,10 +113,9 @@ def get(
     with download_bar() as progress:
         for part in missing:
             try:
-                part.get(root, name, progress=progress, say=partial(errors_console.print, soft_wrap=True, markup=False))
+                part.get(root, name, progress=progress, say=partial(say, to=errors_console))
             except UserError as problem:
                 problems.append(str(problem))
     if problems:
         raise UserError("; ".join(problems))
-    where = f"{name} is in {root}" if parts else f"{name} comes with the installation"
-    console.print(where, highlight=False, soft_wrap=True, markup=False)
+    say(f"{name} is in {root}" if parts else f"{name} comes with the installation")

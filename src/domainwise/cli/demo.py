@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json
+from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
 from domainwise.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise demo[/]   ·   [bold]domainwise demo --all --trials 5 --out runs/demo5[/]"
@@ -39,11 +39,10 @@ def demo(
     pick_device(device)
     plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)
     files.writable_folder(out)
-    errors_console.print(
+    say(
         f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {counted(trials, 'trial')}; "
         f"see {out}",
-        soft_wrap=True,
-        markup=False,
+        errors_console,
     )
     try:
         with closing(plan.execute(workers=workers, device=device)) as events:
@@ -53,7 +52,7 @@ def demo(
         raise typer.Exit(130) from None
     unfinished = [(run, status) for run, status in statuses.items() if status.status != "done"]
     for run, status in unfinished:
-        errors_console.print(f"{run}: {status.status}: {status.reason}", soft_wrap=True, markup=False)
+        say(f"{run}: {status.status}: {status.reason}", errors_console)
     if len(unfinished) == len(plan.runs):
         raise UserError(f"every run failed; the first: {unfinished[0][1].reason}")
     table = plan.table()
@@ -62,9 +61,6 @@ def demo(
         print_json(table.as_json() | {"pictures": [str(path) for path in written]})
         return
     console.print(terminal(table))
-    console.print(table.sentence("DAT"), highlight=False)
-    for line in (
-        f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.",
-        f"All on one page, with what the models look at: domainwise report {out}",
-    ):
-        console.print(line, soft_wrap=True, markup=False)
+    say(table.sentence("DAT"))
+    say(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.")
+    say(f"All on one page, with what the models look at: domainwise report {out}")

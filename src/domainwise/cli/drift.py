@@ -4,7 +4,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json
+from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
 from domainwise.cli.predict import Images, ModelFolder
 
 EXAMPLES = (
@@ -32,7 +32,7 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
     batches = list(read_batches([found[i] for i in chosen], loaded))
     unreadable = [line for batch in batches for line in batch.unreadable]
     for line in unreadable:
-        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say(line, errors_console)
     result = drifting.drift(loaded, torch.cat([batch.images for batch in batches]), seed=seed)
     if as_json:
         print_json({**result.as_json(), "found": len(found)})
@@ -52,6 +52,6 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
             measured = (f"{tests[domain].mmd2:.4f}", f"{tests[domain].p:.3f}") if domain in tests else ()
             table.add_row(escape(domain), str(kept), *measured)
         console.print(table)
-        console.print(result.sentence, highlight=False, markup=False, soft_wrap=True)
+        say(result.sentence)
     if unreadable:
         raise typer.Exit(1)

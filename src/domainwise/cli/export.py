@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete
-from domainwise.cli.common import console
+from domainwise.cli.common import say
 from domainwise.cli.predict import ModelFolder
 
 EXAMPLES = (
@@ -31,5 +31,4 @@ def export(
     from domainwise.shipping.folder import load
 
     file = write(load(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
-    told = f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads"
-    console.print(told, soft_wrap=True, markup=False)
+    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads")

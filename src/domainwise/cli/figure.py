@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete
-from domainwise.cli.common import Json, console, names, print_json
+from domainwise.cli.common import Json, names, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise figure curves runs/demo[/]   ·   "
@@ -66,5 +66,5 @@ def figure(
         print_json({"figure": str(path), "sentences": list(drawing.sentences)})
         return
     for sentence in drawing.sentences:
-        console.print(sentence, soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Figure: {path}", soft_wrap=True, markup=False)
+        say(sentence)
+    say(f"Figure: {path}")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from domainwise.cli.common import errors_console
+from domainwise.cli.common import errors_console, say
 from domainwise.data import DATASETS, Dataset, find_dataset, image_folder
 from domainwise.data.folder import scan
 from domainwise.errors import UserError
@@ -27,10 +27,10 @@ def choose(
     if len(data.classes) < 2:
         raise UserError(f"{data.title} has one class only ({data.classes[0]}): nothing to tell apart")
     for note in scan(Path(name).expanduser().resolve()).notes():
-        errors_console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        say(f"note: {note}", errors_console)
     if named is None:
         named, why = _begin_with(weights, data_root)
-        errors_console.print(why, highlight=False, markup=False, soft_wrap=True)
+        say(why, errors_console)
     return data, named
 
 

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, print_json
+from domainwise.cli.common import DataRoot, Json, console, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise perturbations runs/demo[/]   ·   "
@@ -58,5 +58,5 @@ def perturbations(
         row = [f"{100 * share:.1f} %" for share in shares]
         table.add_row(escape(found.domain), f"{found.norm:.2f}", *row, f"{found.cosine:+.3f}", f"±{found.chance:.3f}")
     console.print(table)
-    console.print(measured.sentence, soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Picture: {out}", soft_wrap=True, markup=False)
+    say(measured.sentence)
+    say(f"Picture: {out}")

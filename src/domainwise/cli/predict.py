@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json, say
 from domainwise.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def predict(
         for batch in read_batches(found, loaded):
             for line in batch.unreadable:
                 log.debug(line)
-                errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+                say(line, errors_console)
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
                 if csv_file is not None:
@@ -91,8 +91,7 @@ def predict(
     if csv_file is not None:
         with files.atomic(csv_file) as file:
             file.write(rows.getvalue().encode(errors="surrogateescape"))
-        written = f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}"
-        console.print(written, soft_wrap=True, highlight=False, markup=False)
+        say(f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}")
     if unreadable:
         nothing = unreadable == len(found)
         rest = "there was nothing to predict" if nothing else "the rest were predicted"
@@ -141,8 +140,8 @@ def evaluate(
         table.add_row(escape(domain) + seen, str(score.samples), f"{100 * score.accuracy:.1f}", *cells)
     console.print(table)
     if any(score.trained_on for score in result.domains.values()):
-        console.print("(trained on): these may include the very images the model was trained on.", highlight=False)
-    console.print(str(result), highlight=False, markup=False, soft_wrap=True)
+        say("(trained on): these may include the very images the model was trained on.")
+    say(str(result))
 
 
 def _caption(loaded: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Json, console, print_json
+from domainwise.cli.common import Json, print_json, say
 
 EXAMPLES = "Examples:  [bold]domainwise publish runs/cmnist results/cmnist[/]"
 UNPACK_EXAMPLES = "Examples:  [bold]domainwise unpack results/cmnist runs/cmnist[/]"
@@ -31,14 +31,11 @@ def publish(
         left = {"unfinished": done.unfinished, "of_unfinished_draws": done.of_unfinished_draws}
         print_json({"file": str(done.file), "runs": done.runs, "bytes": size, "left_out": left})
         return
-    told = f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB"
-    console.print(told, soft_wrap=True, highlight=False, markup=False)
+    say(f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB")
     if done.unfinished or done.of_unfinished_draws:
-        console.print(
+        say(
             f"left out: {counted(done.unfinished, 'run')} not ended, and {done.of_unfinished_draws} of draws that are "
-            "not whole yet; the sweep's command continues them",
-            soft_wrap=True,
-            highlight=False,
+            "not whole yet; the sweep's command continues them"
         )
 
 
@@ -56,5 +53,4 @@ def unpack(
         print_json({"written": written, "there_already": had})
         return
     there = f"; {had} were there" if had else ""
-    told = f"{counted(written, 'run')} put into {folder}{there}"
-    console.print(told, soft_wrap=True, highlight=False, markup=False)
+    say(f"{counted(written, 'run')} put into {folder}{there}")

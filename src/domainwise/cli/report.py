@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, errors_console, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
@@ -48,5 +48,4 @@ def report(
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})
     else:
-        told = f"{path}: {counted(len(collection.runs), 'run')}, {path.stat().st_size / 1e6:.2f} MB"
-        console.print(told, soft_wrap=True, markup=False)
+        say(f"{path}: {counted(len(collection.runs), 'run')}, {path.stat().st_size / 1e6:.2f} MB")

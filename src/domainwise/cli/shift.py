@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json
+from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json, say
 
 if TYPE_CHECKING:
     from domainwise.analysis.shift import DatasetShift
@@ -71,9 +71,9 @@ def shift(
         print_json(_as_json(measured) | {"picture": str(out) if out else None})
         return
     console.print(_table(measured))
-    console.print(measured.sentence, highlight=False, soft_wrap=True, markup=False)
+    say(measured.sentence)
     if out is not None:
-        console.print(f"Picture: {out}", soft_wrap=True, markup=False)
+        say(f"Picture: {out}")
 
 
 def _table(measured: "DatasetShift") -> Table:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.cli.common import Json, console, errors_console, print_json, say
 from domainwise.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
@@ -19,12 +19,10 @@ WATCH_SECONDS = 2.0
 def list_failures(stands: Any) -> None:
     """Each failure with its reason, and how to try again."""
     for status in (*stands.failed, *stands.diverged):
-        line = f"{status.run} {status.status} at step {status.step}: {status.reason}"
-        errors_console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say(f"{status.run} {status.status} at step {status.step}: {status.reason}", errors_console)
     if stands.failed and len(sys.argv) > 1 and sys.argv[1] in ("sweep", "reproduce"):
         command = shlex.join(["domainwise", *(word for word in sys.argv[1:] if word != "--retry")])
-        again = f"to try the failed runs again: {command} --retry"
-        errors_console.print(again, soft_wrap=True, highlight=False, markup=False)
+        say(f"to try the failed runs again: {command} --retry", errors_console)
     elif stands.failed:
         errors_console.print("to try the failed runs again: the command that made them, a sweep's with --retry")
 
@@ -74,7 +72,7 @@ def status(
                 runs = planned or begun_runs(folder)
                 stands = standing(place, runs)
                 live.update(str(stands))
-    console.print(str(stands), highlight=False, soft_wrap=True)
+    say(str(stands))
     if best := best_so_far(place, runs):
-        console.print(str(best), highlight=False, soft_wrap=True, markup=False)
+        say(str(best))
     list_failures(stands)

@@ -31,6 +31,7 @@ from domainwise.cli.common import (
     names,
     parse_hparams,
     print_json,
+    say,
 )
 from domainwise.cli.status import list_failures, standing_json
 from domainwise.errors import UserError
@@ -190,8 +191,7 @@ def run_plans(
     for plan in plans:
         plan.save(settings.out)
     plugins.remember(settings.out)
-    told = f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}"
-    errors_console.print(told, soft_wrap=True, markup=False)
+    say(f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}", errors_console)
     try:
         with closing(events):
             follow(runs, events, errors_console, settings.out)
@@ -208,10 +208,8 @@ def run_plans(
     else:
         for table in tables(collected):
             console.print(terminal(table))
-        console.print(
+        say(
             f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
-            soft_wrap=True,
-            markup=False,
         )
     list_failures(stands)
     if stands.failed:
@@ -264,14 +262,11 @@ def tell(
     if seconds is not None:
         how = f"with {at_once} at once" if local else "in all, on machines like this"
         time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of each algorithm"
-    console.print(
+    say(
         f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_unlike(unlike)}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
     )
     for lack in (*data, *weights):
-        console.print(f"missing: {lack}", soft_wrap=True, highlight=False, markup=False)
+        say(f"missing: {lack}")
 
 
 def _unlike(differences: Sequence[str] | None) -> str:

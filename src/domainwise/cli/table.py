@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete
-from domainwise.cli.common import Json, console, errors_console, print_json
+from domainwise.cli.common import Json, console, errors_console, print_json, say
 from domainwise.errors import UserError, unknown
 
 EXAMPLES = (
@@ -81,7 +81,7 @@ def table(
             console.print(formats.terminal(one))
             for row in one.rows:
                 if row.difference is not None:
-                    console.print(one.sentence(row.method), highlight=False, markup=False)
+                    say(one.sentence(row.method))
     else:
         render = {"markdown": formats.markdown, "latex": formats.latex}[form]
         console.file.write("\n".join(render(one) for one in found))
@@ -89,7 +89,7 @@ def table(
 
 def print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        errors_console.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        say(f"note: {note}", errors_console)
 
 
 def export(
@@ -104,7 +104,7 @@ def export(
     count = export_domainbed(folder, target)
     collection = collect(folder)
     print_notes(collection.notes)
-    console.print(f"{counted(count, 'run')} written to {target}", soft_wrap=True, markup=False)
+    say(f"{counted(count, 'run')} written to {target}")
     if left := len(collection.curves) - count:
         console.print(
             f"{counted(left, 'run')} left out: DomainBed only knows training on all domains but the unseen ones"

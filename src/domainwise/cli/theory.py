@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from domainwise.cli.common import Json, Seed, console, print_json
+from domainwise.cli.common import Json, Seed, console, print_json, say
 
 EXAMPLES = "Examples:  [bold]domainwise theory[/]   ·   [bold]domainwise theory --seed 7 --json[/]"
 
@@ -45,6 +45,6 @@ def theory(
             table.add_row(f"{eps:.5f}", *[f"{g.gaps[i]:.2e}" for g in gaps])
         table.add_row("order", *[f"{gap.order:.3f}" for gap in gaps], style="bold")
         console.print("", table)
-        console.print(f"Plot: {plot}", soft_wrap=True, markup=False)
+        say(f"Plot: {plot}")
     if not all(verdict.holds for verdict in verdicts):
         raise typer.Exit(1)

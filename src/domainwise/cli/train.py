@@ -30,6 +30,7 @@ from domainwise.cli.common import (
     errors_console,
     parse_hparams,
     print_json,
+    say,
 )
 
 EXAMPLES = (
@@ -131,8 +132,7 @@ def train(
             table.add_row(escape(f"{r.domain} ({seen})"), r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
         console.print(table)
         model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
-        console.print(f"{model}Records: {outcome.folder}", soft_wrap=True, markup=False)
+        say(f"{model}Records: {outcome.folder}")
     if outcome.status.status != "done":
-        told = f"{run} {outcome.status.status}: {outcome.status.reason}"
-        errors_console.print(told, soft_wrap=True, markup=False)
+        say(f"{run} {outcome.status.status}: {outcome.status.reason}", errors_console)
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, print_json
+from domainwise.cli.common import DataRoot, Json, console, print_json, say
 from domainwise.cli.downloading import download_bar
 from domainwise.errors import UserError, unknown
 
@@ -48,8 +48,8 @@ def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
     for file in others:
         table.add_row(f"[bold]{escape(Path(file).name)}[/]", "[green]yes[/]", escape(f"{file}: a file of your own."))
     console.print(table)
-    console.print(f"All expect images as {NORMALISATION}.", soft_wrap=True, highlight=False)
-    console.print("Fetch published ones: domainwise weights get NAME", highlight=False)
+    say(f"All expect images as {NORMALISATION}.")
+    say("Fetch published ones: domainwise weights get NAME")
 
 
 def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
@@ -96,4 +96,4 @@ def get(
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_bar() as progress:
         file = fetch(download, root, progress(download))
-    console.print(f"{name} is in {file}", soft_wrap=True, highlight=False, markup=False)
+    say(f"{name} is in {file}")
