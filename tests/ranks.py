@@ -134,7 +134,7 @@ def trainings(crew: Crew, folder: Path) -> dict[str, Any]:
     """Whole trainings: undisturbed, interrupted and continued, diverged, refused."""
     data = few()
     own = folder / "out" if crew.leads else folder / "nowhere"  # only the leader's counts
-    for name in () if crew.leads else ("create", "read", "append", "save_checkpoint", "load_checkpoint", "finish"):
+    for name in () if crew.leads else ("create", "reopen", "append", "save_checkpoint", "load_checkpoint", "finish"):
         setattr(RunFolder, name, touched)
 
     def trained(which: Run, where: str, **settings: Any) -> Any:

@@ -128,7 +128,7 @@ class RunFolder:
                 if file.exists():
                     file.replace(file.with_suffix(".damaged"))
             self.checkpoint_file.unlink(missing_ok=True)
-            log.warning("%s; it is set aside as %s, and the run begins anew", damage, "records.damaged")
+            log.warning("%s; it is set aside as .damaged, and the run begins anew", damage)
             return [], None
         return records, status
 

@@ -154,9 +154,6 @@ class SharedFolder(RunFolder):
     def create(self) -> None:
         self.crew.led(self.leaders.create)
 
-    def read(self) -> tuple[list[Record], Status | None]:
-        return self.crew.led(self.leaders.read)
-
     def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
         return self.crew.led(partial(self.leaders.reopen, retry))
 
