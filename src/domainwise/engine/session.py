@@ -1,6 +1,5 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.engine.assemble import make_network
 from domainwise.engine.capture import WORTH_COMPILING, CapturedStep
-from domainwise.engine.shares import share
 from domainwise.errors import UserError
 from domainwise.nets.weights import start_from
 from domainwise.protocol import seeds
@@ -45,11 +43,8 @@ class Session:
         self.next_step = 0
         self.seconds = 0.0
         self.captured: CapturedStep | None = None
-        self.sharing: AbstractContextManager[None] = nullcontext()
         if device.type == "cuda":
             self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
-        else:
-            self.sharing = share(self.algorithm, run.precision)
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -61,13 +56,12 @@ class Session:
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
-        with self.sharing:
-            self.algorithm.schedule(self.next_step, self.batches.draw)
-            self.batches.advance()
-            if self.captured is None:
-                self.update()
-            else:
-                self.captured(self.update)
+        self.algorithm.schedule(self.next_step, self.batches.draw)
+        self.batches.advance()
+        if self.captured is None:
+            self.update()
+        else:
+            self.captured(self.update)
         self.next_step += 1
 
     def update(self) -> None:
