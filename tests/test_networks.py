@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
 from domainwise.errors import UserError
 from domainwise.nets import NETWORKS, PRETRAINED, Network, build
+from domainwise.nets.modes import is_per_sample
 from domainwise.protocol import spaces
 from helpers import CLASSES, advance, batches, make, weights
 
@@ -217,3 +218,11 @@ def test_the_page_on_networks_names_them_all_and_its_own_network_trains(
     finally:
         NETWORKS._things.pop("strided", None)
     assert 0 <= float(capsys.readouterr().out) <= 1
+
+
+def test_the_old_name_of_per_sample_is_still_heard_with_a_warning() -> None:
+    net = nn.Flatten()
+    assert not is_per_sample(net)
+    net.samples_apart = True
+    with pytest.warns(DeprecationWarning, match="per_sample"):
+        assert is_per_sample(net)
