@@ -17,7 +17,7 @@ from domainwise.data import environments
 from domainwise.data.batches import Batches, StreamedBatches, batches_of
 from domainwise.data.environments import Environments, fits
 from domainwise.data.streaming import DEPTH, chunks
-from domainwise.engine.train import Interrupted, Outcome, train
+from domainwise.engine.train import Interrupted, TrainingResult, train
 from domainwise.protocol.records import Record, RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
@@ -108,7 +108,7 @@ def test_taking_rows_keeps_their_shape() -> None:
 # the same results
 
 
-def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> Outcome:
+def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> TrainingResult:
     return train(run, out, device="cpu", environments=data().to("cpu", streamed=streamed), progress=progress)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.source import source
@@ -121,8 +121,8 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
     run = plan_run(named.dataset, name, ["lab"], hparams={"batch_size": 8}, steps=3)
     outcome = train(run, tmp_path / "again", device="cpu", environments=named.environments)
     assert outcome.algorithm is not None
-    parts = parts_to_judge(run, data)
-    judged = judge(outcome.algorithm, data, parts, run.train_domains)
+    parts = splits_to_evaluate(run, data)
+    judged = evaluate(outcome.algorithm, data, parts, run.train_domains)
     loaded = dw.load(tmp_path, device="cpu")
     for (domain, _), rows in parts.items():
         known = domain if domain in model.domains else None

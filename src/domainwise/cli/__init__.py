@@ -42,7 +42,7 @@ from domainwise.cli import (
 from domainwise.cli.common import console, errors_console
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.engine.interrupt import terminated_like_interrupted
+from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
@@ -127,7 +127,7 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     words = in_front(sys.argv[1:] if arguments is None else arguments)
     try:
-        with terminated_like_interrupted():
+        with sigterm_as_keyboard_interrupt():
             app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)

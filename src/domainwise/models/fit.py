@@ -15,7 +15,7 @@ from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.engine.devices import pick_precision
-from domainwise.engine.train import Outcome, train
+from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.source import source
@@ -88,7 +88,7 @@ def fit(
     return model
 
 
-def trained_model(outcome: Outcome, environments: Environments, device: str = "auto") -> Model:
+def trained_model(outcome: TrainingResult, environments: Environments, device: str = "auto") -> Model:
     """The model a training has left."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
@@ -115,7 +115,7 @@ def trained_model(outcome: Outcome, environments: Environments, device: str = "a
     return model
 
 
-def _summary(outcome: Outcome) -> dict[str, Any]:
+def _summary(outcome: TrainingResult) -> dict[str, Any]:
     """How the model was trained and what it reached, in plain JSON values."""
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     accuracy: dict[str, dict[str, float]] = {}

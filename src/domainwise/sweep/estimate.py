@@ -9,7 +9,7 @@ import torch
 
 from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.devices import pick_device
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
 
@@ -61,10 +61,10 @@ def _measure(run: Run, place: torch.device, data_root: Path | None) -> tuple[flo
             if on_cpu and step >= ENOUGH:
                 break
             step = _timed(session, STEPS, place)
-        parts = parts_to_judge(run, session.environments)
+        parts = splits_to_evaluate(run, session.environments)
         sample = {part: rows[: JUDGED if batch == whole else FEW] for part, rows in parts.items()}
         began = _now(place)
-        judge(session.algorithm, session.environments, sample, run.train_domains)
+        evaluate(session.algorithm, session.environments, sample, run.train_domains)
         share = sum(map(len, sample.values())) / sum(map(len, parts.values()))
         return step / batch, (_now(place) - began) / share
 
