@@ -21,7 +21,7 @@ from domainwise import DATASETS, Environments
 from domainwise.cli.bench.machine import describe, now
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
-from domainwise.engine.execution import Execution
+from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.sweep.plan import plan_run
