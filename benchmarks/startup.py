@@ -18,7 +18,14 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 SWEEP = "sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 1 --trials 1 --steps 2 --hparam batch_size=4"
 COMMANDS = ("--help", "list", "status sweep", "table sweep")
-PROBE = "import sys; from domainwise.cli import main\ntry: main(sys.argv[1:])\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+PROBE = """
+import sys
+from domainwise.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
 
 
 def environment(source: Path) -> dict[str, str]:
