@@ -109,3 +109,14 @@ def test_links_and_make_targets_exist(page: str) -> None:
         assert (ROOT / target).exists(), target
     for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE):
         assert target.startswith(("reproduce-", "publish-")) or makefile(target)
+
+
+def test_training_imports_only_what_training_needs() -> None:
+    """Packages of the pictures, the page and the estimator are imported where they are used."""
+    code = """if True:
+        import sys
+        import domainwise as dw
+        dw.train, dw.fit, dw.ALGORITHMS, dw.DATASETS, dw.NETWORKS
+        print(*{"matplotlib", "scipy", "sklearn", "pandas", "jinja2", "pooch", "mlxtend"} & set(sys.modules))
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
