@@ -64,9 +64,9 @@ bench: $(READY)
 	$(if $(wildcard $(DOMAINWISE_DATA)/PACS),$(BIN)/python benchmarks/decode.py $(DOMAINWISE_DATA)/PACS)
 
 docs: $(READY)
-	$(BIN)/python -m domainwise.report.methods > docs/methods.md
-	$(BIN)/python -m domainwise.report.commands > docs/commands.md
-	$(BIN)/python -m domainwise.report.evidence README.md docs/*.md
+	$(BIN)/python tools/methods_page.py > docs/methods.md
+	$(BIN)/python tools/commands_page.py > docs/commands.md
+	$(BIN)/python tools/generated_docs.py README.md docs/*.md
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
 	@echo 'open docs/_build/html/index.html'
 

@@ -28,11 +28,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import domainwise as dw
-from domainwise.bench.machine import describe
+from domainwise.cli.bench.machine import describe
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.data.catalogue import Dataset as Described
-from domainwise.engine.capture import CapturedStep, record
-from domainwise.engine.compilation import compiled
+from domainwise.engine.execution.capture import CapturedStep, record
+from domainwise.engine.execution.compilation import compiled
 from domainwise.engine.session import Session
 
 DOMAINS, SIZE, IMAGES = 3, 224, 64
@@ -196,7 +196,7 @@ def main() -> None:
 
     environments = pictures()
     facts = {"scale": "image", "network": "resnet18-scratch", "augmentation": "domainbed", "steps": 10**6}
-    run = dw.Run.plan(
+    run = dw.plan(
         Described.of(environments, **facts),
         "ERM",
         [str(DOMAINS)],

@@ -17,10 +17,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from domainwise.records import Record, RunFolder, Status
-from domainwise.report.tables import tables
+from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweep.collection import collect
 from domainwise.sweep.plan import Plan
+from domainwise.sweep.tables import tables
 
 EVALUATIONS = 51
 

@@ -23,12 +23,13 @@ from typing import Any
 
 import torch
 
-from domainwise import DATASETS, Run
-from domainwise.bench.plain import PlainLoop
-from domainwise.data import Environments
+from domainwise import DATASETS
+from domainwise.cli.bench.plain_loop import PlainLoop
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
 from domainwise.engine.devices import check_precision
 from domainwise.engine.session import Session
-from domainwise.errors import UserError
+from domainwise.sweep.plan import plan_run
 
 DATASET, BATCH, DOMAINS = "ColoredMNIST-embedded", 64, ("+90%", "+80%")
 CPU = torch.device("cpu")
@@ -41,14 +42,14 @@ LOOPS: dict[str, Callable[[Environments], Callable[[], None]]] = {
 
 
 def engine(environments: Environments, precision: str) -> Callable[[], None]:
-    run = Run.plan(DATASET, "ERM", ["-90%"], hparams={"batch_size": BATCH}, precision=precision)
+    run = plan_run(DATASET, "ERM", ["-90%"], hparams={"batch_size": BATCH}, precision=precision)
     return Session(run, environments, CPU).step
 
 
 def work(name: str, threads: int, steps: int, busy: bool, turns: "Connection[float, object]") -> None:
     """One loop in a process of its own: at every turn some steps, and how long each took."""
     torch.set_num_threads(threads)
-    step = LOOPS[name](DATASETS.find(DATASET).load())
+    step = LOOPS[name](DATASETS[DATASET].load())
     clock = time.thread_time if busy else time.perf_counter
     with suppress(EOFError):
         while True:

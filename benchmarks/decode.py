@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from domainwise.core.seeds import generator
 from domainwise.data.batches import batches_of
-from domainwise.data.folder import image_folder, scan
-from domainwise.data.parallel import cores
-from domainwise.protocol.seeds import generator
+from domainwise.data.images.parallel import cores
+from domainwise.data.sources.folder import image_folder, scan
 
 SAMPLE, BATCH, DRAWS, STEP_SECONDS = 300, 32, 30, 0.05
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from domainwise import DATASETS
-from domainwise.bench.machine import describe
+from domainwise.cli.bench.machine import describe
 from domainwise.engine.devices import pick_device
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    unseen = DATASETS.find(given.dataset).testable
+    unseen = DATASETS[given.dataset].testable
     times = {}
     for steps in given.lengths:
         plan = Plan(

@@ -16,12 +16,13 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from domainwise import DATASETS, Environments, Run
-from domainwise.bench.machine import describe, now
-from domainwise.data import Dataset
-from domainwise.engine.apart import Surroundings
+from domainwise import DATASETS, Environments
+from domainwise.cli.bench.machine import describe, now
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
-from domainwise.errors import UserError
+from domainwise.sweep.plan import plan_run
 
 GPU = torch.device("cuda")
 ROUNDS, PROFILED = 5, 10
@@ -37,10 +38,10 @@ def images(dataset: Dataset) -> Environments:
         return Environments.from_arrays(made_up, name=f"{dataset.title}, made up").to(GPU)
 
 
-def session_of(specification: str) -> tuple[Session, Surroundings]:
+def session_of(specification: str) -> tuple[Session, RunContext]:
     name, network, algorithm, precision, batch, form = specification.split(",")
-    dataset = DATASETS.find(name)
-    run = Run.plan(
+    dataset = DATASETS[name]
+    run = plan_run(
         dataset,
         algorithm,
         dataset.testable[-1],
@@ -48,7 +49,7 @@ def session_of(specification: str) -> tuple[Session, Surroundings]:
         hparams={"batch_size": int(batch)},
         precision=precision,
     )
-    own = Surroundings(GPU, precision)
+    own = RunContext(GPU, precision)
     with own:
         session = Session(replace(run, weights=""), images(dataset), GPU)
         session.captured = None if form == "eager" else session.captured_step(compile=form == "compiled")

@@ -15,20 +15,21 @@ from pathlib import Path
 
 import torch
 
-from domainwise import DATASETS, Environments, Run
-from domainwise.bench.machine import describe, now
+from domainwise import DATASETS, Environments
+from domainwise.cli.bench.machine import describe, now
 from domainwise.data.batches import StreamedBatches
-from domainwise.engine.apart import Surroundings
+from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
+from domainwise.sweep.plan import plan_run
 from step_kernels import GPU, images, milliseconds
 
-DATASET, BATCH, STEPS, TURNS = DATASETS.find("PACS"), 32, 50, 3
+DATASET, BATCH, STEPS, TURNS = DATASETS["PACS"], 32, 50, 3
 
 
-def session_of(network: str, precision: str, environments: Environments) -> tuple[Session, Surroundings]:
+def session_of(network: str, precision: str, environments: Environments) -> tuple[Session, RunContext]:
     hparams = {"batch_size": BATCH}
-    run = Run.plan(DATASET, "ERM", DATASET.testable[-1], network=network, hparams=hparams, precision=precision)
-    own = Surroundings(GPU, precision)
+    run = plan_run(DATASET, "ERM", DATASET.testable[-1], network=network, hparams=hparams, precision=precision)
+    own = RunContext(GPU, precision)
     with own:
         session = Session(replace(run, weights=""), environments, GPU)
         for _ in range(10):

@@ -12,9 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from domainwise import DATASETS, Run, train
-from domainwise.bench.machine import describe
+from domainwise import DATASETS, train
+from domainwise.cli.bench.machine import describe
 from domainwise.engine.devices import pick_device
+from domainwise.sweep.plan import plan_run
 
 
 def main() -> None:
@@ -27,8 +28,8 @@ def main() -> None:
     given = parser.parse_args()
     results = describe(pick_device("auto")) | {"trials": []}
     for trial in range(2):
-        unseen = DATASETS.find(given.dataset).testable[-1]
-        run = Run.plan(
+        unseen = DATASETS[given.dataset].testable[-1]
+        run = plan_run(
             given.dataset, given.algorithm, unseen, precision=given.precision, steps=given.steps, trial=trial
         )
         with tempfile.TemporaryDirectory() as folder:

@@ -1,16 +1,14 @@
-"""The algorithms, one decorated class each, grouped by family."""
+"""The algorithms: one decorated class per method under its equation, grouped by family."""
 
-from domainwise.algorithms import (  # noqa: F401, I001 (each registers its algorithms; this order is the lists' order)
-    risk,
-    adversarial,
-    linear,
-    ensemble,
-    transport,
-    match,
-    mix,
-    meta,
-    style,
+from typing import TYPE_CHECKING
+
+from domainwise.core.registry import Registry
+
+if TYPE_CHECKING:
+    from domainwise.algorithms.base import Algorithm
+
+FAMILIES = ("risk", "adversarial", "linear", "ensemble", "transport", "match", "mix", "meta", "style")
+
+ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
+    "algorithm", tuple(f"{__name__}.{family}" for family in FAMILIES), decorator="algorithm"
 )
-from domainwise.algorithms.base import ALGORITHMS, Algorithm, Problem, algorithm
-
-__all__ = ["ALGORITHMS", "Algorithm", "Problem", "algorithm"]

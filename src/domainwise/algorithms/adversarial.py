@@ -113,7 +113,7 @@ class AT(Adversarial):
         return self.risks(self.perturb(x, delta), y).mean()
 
 
-class Kept(Adversarial):
+class PersistentPerturbation(Adversarial):
     """Perturbations that live as long as the training: one ascent step per iteration."""
 
     passes = 2.0
@@ -137,7 +137,7 @@ class Kept(Adversarial):
 
 
 @algorithm
-class UAT(Kept):
+class UAT(PersistentPerturbation):
     """Universal adversarial training: max_(|delta| <= eps) mean_e R_e(x + delta), one perturbation for all data.
 
     Paper: Shafahi et al. 2020, https://arxiv.org/abs/1811.11304.
@@ -149,7 +149,7 @@ class UAT(Kept):
 
 
 @algorithm
-class DAT(Kept):
+class DAT(PersistentPerturbation):
     """Domain-wise adversarial training: mean_e max_(|delta_e| <= eps) R_e(x + delta_e), one perturbation per domain.
 
     Paper: Xin et al. 2023, https://arxiv.org/abs/2212.09082.
@@ -158,7 +158,7 @@ class DAT(Kept):
     Try it: when each domain has a look of its own (background, camera, scanner) that says nothing about the label.
     """
 
-    space = Kept.space | {"update": Fixed("joint", options=("joint", "literal"))}
+    space = PersistentPerturbation.space | {"update": Fixed("joint", options=("joint", "literal"))}
 
     def scope(self) -> tuple[int, int]:
         return (self.problem.domains, 1)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.errors import UserError
+from domainwise.algorithms import ALGORITHMS
+from domainwise.core.errors import UserError
 from domainwise.kernels import adam
-from domainwise.nets import Network
+from domainwise.nets.network import Network
 from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteger, LogUniform, Parameter
-from domainwise.registry import Registry
 
 Batch = tuple[Tensor, Tensor]
 Draw = Callable[[], Batch]
@@ -60,7 +60,7 @@ class Algorithm(nn.Module):
     }
     needs_domains: ClassVar[int] = 1
     needs_features: ClassVar[bool] = False
-    predicts_in_groups: ClassVar[bool] = False
+    batch_dependent: ClassVar[bool] = False
     """Whether a prediction depends on its batch; then it is judged in batches of one domain, of the training size."""
     differentiates_twice: ClassVar[bool] = False
     """Whether the loss holds gradients through the network, which neither compiled code nor shares of threads have."""
@@ -173,7 +173,6 @@ class Algorithm(nn.Module):
         return self.random(n, dtype=torch.float64).argsort()
 
 
-ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")
 A = TypeVar("A", bound=type[Algorithm])
 
 

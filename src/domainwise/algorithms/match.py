@@ -178,7 +178,7 @@ class MTL(ERM):
 
     needs_domains = 2
     needs_features = True
-    predicts_in_groups = True
+    batch_dependent = True
     space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99, maximum=1.0)}
 
     embeddings: Tensor

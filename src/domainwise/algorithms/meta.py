@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from domainwise.algorithms.base import algorithm
 from domainwise.algorithms.risk import ERM
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 from domainwise.nets.modes import statistics_kept
 from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform
 
@@ -71,7 +71,7 @@ class ARM(ERM):
     """
 
     needs_features = True
-    predicts_in_groups = True
+    batch_dependent = True
     passes = 1.5
     space = ERM.space | {
         "batch_size": ByScale(

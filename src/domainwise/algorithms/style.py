@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import algorithm, cross_entropy
 from domainwise.algorithms.risk import ERM
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 from domainwise.protocol.spaces import LogUniform, Uniform
 
 

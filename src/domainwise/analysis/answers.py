@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from domainwise.core.seeds import permutation
 from domainwise.engine.restore import Trained
-from domainwise.nets import Network
 from domainwise.nets.modes import evaluating
-from domainwise.protocol.seeds import permutation
+from domainwise.nets.network import Network
 
 MOST = 2000
 """Images per domain that are looked at, at most."""
@@ -69,5 +69,5 @@ def _passes(trained: Trained, images: Tensor, domain: str | None) -> Iterator[tu
     data, algorithm = trained.environments, trained.algorithm
     number = None if domain is None else trained.domain_number(domain)
     with evaluating(algorithm):
-        for chunk in images.split(int(algorithm.hparams["batch_size"]) if algorithm.predicts_in_groups else 250):
+        for chunk in images.split(int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else 250):
             yield algorithm.predict(data.normalise(chunk.to(data.device)), number), len(chunk)

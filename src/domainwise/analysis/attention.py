@@ -9,13 +9,13 @@ from torch import Tensor
 
 from domainwise.algorithms.ensemble import Vote
 from domainwise.analysis.cam import Attention, grad_cam, last_map
-from domainwise.data import Environments
-from domainwise.data.mnist import source_digits
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
+from domainwise.data.sources.mnist import source_digits
 from domainwise.engine.restore import Trained, finished, restore
-from domainwise.errors import UserError
-from domainwise.report.statistics import Estimate, estimate
-from domainwise.runs import Run
-from domainwise.sweep.collection import method as row_name
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import method as row_name
+from domainwise.protocol.statistics import Estimate, estimate
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def see(
         layers = [f"network.members.{i}.{last_map(member, x)}" for i, member in enumerate(members)]
     else:
         layers = [last_map(algorithm, x, predict)]
-    batch = int(algorithm.hparams["batch_size"]) if algorithm.predicts_in_groups else 250
+    batch = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else 250
     return Sight(
         trained.run,
         tuple(layers),

@@ -9,10 +9,10 @@ from torch import Tensor
 from domainwise.analysis.answers import answers_and_features, looks
 from domainwise.analysis.probe import Probe, probe_domains
 from domainwise.analysis.shortcuts import Use, percent, shortcut
+from domainwise.core.phrasing import counted
 from domainwise.engine.restore import Trained
-from domainwise.report.words import counted
-from domainwise.runs import Run
-from domainwise.sweep.collection import method
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import method
 
 CONSTANT = 0.95
 """Share of one answer from which on a model is said to look at nothing."""

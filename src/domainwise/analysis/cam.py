@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
 from domainwise.nets.modes import evaluating
 
 METHODS = ("grad-cam", "hires-cam")

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import find_dataset
-from domainwise.data.catalogue import FOLDER
+from domainwise.core.errors import UserError
+from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.restore import finished
-from domainwise.errors import UserError
-from domainwise.protocol.selection import Curve, select
-from domainwise.runs import Run
-from domainwise.sweep.collection import collect, searches
-from domainwise.sweep.datasets import called, titles
+from domainwise.protocol.dataset_names import FOLDER, called, titles
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Curve, searches, select
+from domainwise.sweep.collection import collect
 
 RULE = "training-domain"
 """How the one run per method is chosen; its model is the one after the last step, the only one that is kept."""

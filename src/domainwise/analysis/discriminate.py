@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from domainwise.core import seeds
 from domainwise.nets.modes import evaluating
-from domainwise.protocol import seeds
 
 SIZE = 8
 EPOCHS, AVERAGED_FROM = 10, 5

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from domainwise.core.errors import UserError
+from domainwise.core.seeds import generator
 from domainwise.engine.restore import Trained, finished
-from domainwise.errors import UserError
-from domainwise.protocol.seeds import generator
 
 LOW = 1 / 8
 """Cycles per pixel: patterns at least eight pixels long count as low frequency."""

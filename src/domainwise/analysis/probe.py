@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.protocol.seeds import generator, permutation
+from domainwise.core.seeds import generator, permutation
 
 PENALTY = 1e-2
 """Weight of |W|^2 / 2 beside the mean cross-entropy, on standardised features."""

@@ -7,14 +7,14 @@ from typing import Any
 
 from domainwise.analysis.audit import Audit, audit
 from domainwise.analysis.choose import Wanted
-from domainwise.data import Environments
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
 from domainwise.engine.restore import restore
-from domainwise.errors import UserError
-from domainwise.protocol.selection import RULES, Choice, select
-from domainwise.records import RunFolder
-from domainwise.runs import Run
-from domainwise.sweep.collection import Collection, collect, searches
-from domainwise.sweep.datasets import means
+from domainwise.protocol.dataset_names import means
+from domainwise.protocol.records import RunFolder
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES, Choice, searches, select
+from domainwise.sweep.collection import Collection, collect
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from domainwise.analysis.densities import KernelDensity, Sampled, Thresholds, calibrate
 from domainwise.analysis.discriminate import BATCH, Discriminator, Side, represent, train_discriminator
 from domainwise.analysis.probe import equal_classes
-from domainwise.data import Dataset, Environments
+from domainwise.core import seeds
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.data.environments import Environments
 from domainwise.engine.devices import pick_device
-from domainwise.errors import UserError
-from domainwise.nets import build
-from domainwise.nets.weights import start_from
-from domainwise.protocol import seeds
+from domainwise.nets.loading import start_from
+from domainwise.nets.network import build
 
 MOST = 20_000
 """Images per side, at most: half of them to learn features on, half to measure them."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from domainwise.analysis.answers import Look, answers
-from domainwise.data import data_root as find_root
-from domainwise.data.mnist import SCENES, background, paste, source_digits
+from domainwise.data.catalogue import data_root as find_root
+from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
 from domainwise.engine.restore import Trained
 
 CLEAR = 3

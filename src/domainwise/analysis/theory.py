@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.adversarial import BALLS
-from domainwise.analysis.penalties import penalty_at, penalty_dat, penalty_irm, penalty_ldat
+from domainwise.engine.penalties import penalty_at, penalty_dat, penalty_irm, penalty_ldat
 
 IDENTITY = 1e-9
 """Largest relative error of an identity."""

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domainwise import logs, plugins, torchrun
 from domainwise.cli import (
     audit,
     bench,
@@ -41,8 +40,9 @@ from domainwise.cli import (
     weights,
 )
 from domainwise.cli.common import console, errors_console
+from domainwise.core import logs, plugins, torchrun
+from domainwise.core.errors import UserError
 from domainwise.engine.interrupt import terminated_like_interrupted
-from domainwise.errors import UserError
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)
-        _say(str(error))
+        _say(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
         sys.exit(torchrun.exit_status(2))
     except OSError as error:
         if error.errno not in FULL:

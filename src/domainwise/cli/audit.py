@@ -11,7 +11,7 @@ from rich.table import Table
 
 from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
 from domainwise.cli.common import DataRoot, Device, Json, console, print_json, say
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.analysis.audit import Audit, DomainScore

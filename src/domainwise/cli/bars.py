@@ -7,9 +7,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise import torchrun
 from domainwise.cli.common import errors_console, say
-from domainwise.errors import UserError
+from domainwise.core import torchrun
+from domainwise.core.errors import UserError
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
 
     So an error found before any step is one line. Interrupted, the command says that it can be continued.
     """
-    from domainwise.claims import Busy
+    from domainwise.core.locks import RunLocked
     from domainwise.engine.train import Interrupted
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
@@ -35,7 +35,7 @@ def shown_training(description: str, steps: int) -> Iterator[Callable[[int], Non
     except Interrupted as stop:
         say(f"{stop}; the same command continues from there", errors_console)
         raise typer.Exit(torchrun.exit_status(130)) from None
-    except Busy as busy:
+    except RunLocked as busy:
         raise UserError(f"{busy}; wait for it, or use another --out") from None
     finally:
         if bar.live.is_started:

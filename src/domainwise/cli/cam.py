@@ -50,7 +50,7 @@ def cam(
     """
     from domainwise.analysis import attention
     from domainwise.analysis.choose import Wanted, chosen_folders
-    from domainwise.data.read import read_images
+    from domainwise.data.images.read import read_images
     from domainwise.report.canvas import save, writable_picture
     from domainwise.report.heatmaps import heatmap_grid
 

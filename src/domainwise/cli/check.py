@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import Json, console, errors_console, print_json, say
-from domainwise.report.words import counted
+from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
-    from domainwise.data.check import Check
+    from domainwise.data.sources.check import Check
 
 EXAMPLES = (
     "Examples:  [bold]domainwise data check ~/photos[/]   ·   [bold]domainwise data check ~/photos --preview p.png[/]"
@@ -30,8 +30,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look through a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
-    from domainwise.data.check import check as examine
-    from domainwise.files import writable_file
+    from domainwise.core.files import writable_file
+    from domainwise.data.sources.check import check as examine
     from domainwise.report.canvas import check_format
     from domainwise.report.pictures import folder_samples
 

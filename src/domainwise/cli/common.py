@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from domainwise.cli import complete
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value

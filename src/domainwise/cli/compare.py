@@ -71,15 +71,15 @@ def compare(
     Hyper-parameters and step are selected by training-domain validation, which never looks at the domain left out; the
     winner is the baseline (ERM, or the first named) unless another is ahead of it by more than noise.
     """
-    from domainwise.cli.own import choose
+    from domainwise.cli.data_options import choose
+    from domainwise.cli.progress import follow
+    from domainwise.core.phrasing import counted
     from domainwise.engine.devices import pick_precision
+    from domainwise.models.compare import comparison
+    from domainwise.models.search import Search
+    from domainwise.models.tune import refitted
     from domainwise.nets.weights import planned
     from domainwise.report.formats import terminal
-    from domainwise.report.progress import follow
-    from domainwise.report.words import counted
-    from domainwise.shipping.compare import comparison
-    from domainwise.shipping.search import Search
-    from domainwise.shipping.tune import refitted
     from domainwise.sweep.events import Settings
 
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)

@@ -19,7 +19,7 @@ def algorithms(incomplete: str) -> list[str]:
 
 
 def datasets(incomplete: str) -> list[str]:
-    from domainwise.data import DATASETS
+    from domainwise.data.catalogue import DATASETS
 
     return _starting(incomplete, DATASETS)
 

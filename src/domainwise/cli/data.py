@@ -10,7 +10,7 @@ from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json, say
 from domainwise.cli.downloading import download_bar
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.data.catalogue import Dataset
@@ -28,8 +28,8 @@ app = typer.Typer(
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
     """Show every dataset: what it is, its size and terms, whether it is here, where it is looked for."""
-    from domainwise.data import DATASETS
-    from domainwise.data import data_root as find_root
+    from domainwise.data.catalogue import DATASETS
+    from domainwise.data.catalogue import data_root as find_root
 
     root = find_root(data_root)
     facts = {name: describe(data, root) for name, data in DATASETS.items()}
@@ -49,7 +49,7 @@ def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
 
 def describe(data: "Dataset", root: Path) -> dict[str, Any]:
     """What is known of a dataset, as plain JSON values; paths are below the data root."""
-    from domainwise.data.sources import Source
+    from domainwise.data.sources.parts import Source
 
     source = data.source or Source("", "", 0)
     parts = [
@@ -100,11 +100,11 @@ def get(
     data_root: DataRoot = None,
 ) -> None:
     """Fetch a dataset into the data root: continues if it was interrupted, checks checksums, unpacks safely."""
-    from domainwise.data import DATASETS
-    from domainwise.data import data_root as find_root
-    from domainwise.files import writable_folder
+    from domainwise.core.files import writable_folder
+    from domainwise.data.catalogue import DATASETS
+    from domainwise.data.catalogue import data_root as find_root
 
-    data = DATASETS.find(name)
+    data = DATASETS[name]
     root = data_root.expanduser() if data_root else find_root()
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise demo[/]   ·   [bold]domainwise demo --all --trials 5 --out runs/demo5[/]"
 
@@ -29,12 +29,12 @@ def demo(
     Trains every method with each of the four domains left out in turn, and compares. Takes two to three minutes on two
     cores; if interrupted, the same command continues.
     """
-    from domainwise import files
-    from domainwise.demo import Demo
+    from domainwise.cli.demo_runs import Demo
+    from domainwise.cli.progress import follow
+    from domainwise.core import files
+    from domainwise.core.phrasing import counted
     from domainwise.engine.devices import pick_device
     from domainwise.report.formats import terminal
-    from domainwise.report.progress import follow
-    from domainwise.report.words import counted
 
     pick_device(device)
     plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)

@@ -17,7 +17,7 @@ def doctor(data_root: DataRoot = None, as_json: Json = False) -> None:
 
     A dash is something absent that some commands want, a cross something that will not work; then the exit status is 1.
     """
-    from domainwise.doctor import examine
+    from domainwise.cli.installation import examine
 
     findings = list(examine(data_root))
     if as_json:

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from domainwise.cli.common import errors_console
 
 if TYPE_CHECKING:
-    from domainwise.data.downloads import Download
-    from domainwise.data.downloads import Progress as Told
+    from domainwise.data.sources.downloads import Download
+    from domainwise.data.sources.downloads import Progress as Told
 
 
 @contextmanager

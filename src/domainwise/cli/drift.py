@@ -21,10 +21,10 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
     """
     import torch
 
-    from domainwise.protocol.seeds import permutation
-    from domainwise.shipping import drift as drifting
-    from domainwise.shipping.folder import load
-    from domainwise.shipping.stream import find_images, read_batches
+    from domainwise.core.seeds import permutation
+    from domainwise.models import drift as drifting
+    from domainwise.models.folder import load
+    from domainwise.models.stream import find_images, read_batches
 
     loaded = load(model, device=device)
     found = find_images(images)

@@ -26,9 +26,9 @@ def export(
 
     It takes raw images (uint8 [N, channels, height, width], any N) and normalises them itself.
     """
-    from domainwise.shipping.export import SUFFIXES, TOLERANCE
-    from domainwise.shipping.export import export as write
-    from domainwise.shipping.folder import load
+    from domainwise.models.export import SUFFIXES, TOLERANCE
+    from domainwise.models.export import export as write
+    from domainwise.models.folder import load
 
     file = write(load(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
     say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads")

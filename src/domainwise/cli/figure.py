@@ -45,9 +45,9 @@ def figure(
     [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
     [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """
-    from domainwise import files
     from domainwise.cli.table import print_notes
-    from domainwise.errors import unknown
+    from domainwise.core import files
+    from domainwise.core.errors import unknown
     from domainwise.protocol.selection import RULES
     from domainwise.report.canvas import check_format, save
     from domainwise.report.figures import draw

@@ -11,15 +11,14 @@ EXAMPLES = "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list --j
 def list_everything(as_json: Json = False) -> None:
     """Show every algorithm, dataset, network and augmentation, one line each."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.data import DATASETS
     from domainwise.data.augment import AUGMENTATIONS
+    from domainwise.data.catalogue import DATASETS
     from domainwise.nets import NETWORKS
-    from domainwise.registry import first_line
 
     things = {
-        "algorithms": {name: first_line(method) for name, method in ALGORITHMS.items()},
+        "algorithms": {name: ALGORITHMS.summary(name) for name in ALGORITHMS},
         "datasets": {name: f"{data.summary} Domains: {', '.join(data.domains)}." for name, data in DATASETS.items()},
-        "networks": {name: first_line(features) for name, features in NETWORKS.items()},
+        "networks": {name: NETWORKS.summary(name) for name in NETWORKS},
         "augmentations": {name: chosen.summary for name, chosen in AUGMENTATIONS.items() if chosen is not None},
     }
     if as_json:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json, say
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ def predict(
 
     An image that cannot be read is named on standard error and left out; the exit status is then 1, or 2 if none can.
     """
-    from domainwise import files
-    from domainwise.report.words import counted
-    from domainwise.shipping.folder import load
-    from domainwise.shipping.stream import find_images, predictions, read_batches
+    from domainwise.core import files
+    from domainwise.core.phrasing import counted
+    from domainwise.models.folder import load
+    from domainwise.models.stream import find_images, predictions, read_batches
 
     loaded = load(model, device=device)
     found = find_images(images)
@@ -117,8 +117,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Judge a model on labelled domains: accuracy per domain and class, and where it is worst."""
-    from domainwise.shipping.folder import load
-    from domainwise.shipping.source import source
+    from domainwise.models.folder import load
+    from domainwise.models.source import source
 
     loaded = load(model, device=device)
     if loaded.card.vectors:

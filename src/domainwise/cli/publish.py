@@ -22,8 +22,8 @@ def publish(
     selection rule chooses the same. Only draws that ended in all trials and domains are taken, so that what is compared
     was searched equally. Models stay behind.
     """
-    from domainwise.report.words import counted
-    from domainwise.sweep.publish import publish as write
+    from domainwise.core.phrasing import counted
+    from domainwise.report.publish import publish as write
 
     done = write(folder, target)
     size = done.file.stat().st_size
@@ -45,8 +45,8 @@ def unpack(
     as_json: Json = False,
 ) -> None:
     """Put published records back into a sweep's folder, so that the sweep's command does only what is missing."""
-    from domainwise.report.words import counted
-    from domainwise.sweep.publish import unpack as restore
+    from domainwise.core.phrasing import counted
+    from domainwise.report.publish import unpack as restore
 
     written, had = restore(published, folder)
     if as_json:

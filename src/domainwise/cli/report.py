@@ -35,9 +35,9 @@ def report(
     """
     from domainwise.algorithms import ALGORITHMS
     from domainwise.cli.table import print_notes
-    from domainwise.errors import unknown
+    from domainwise.core.errors import unknown
+    from domainwise.core.phrasing import counted
     from domainwise.report.page import Asking, write_page
-    from domainwise.report.words import counted
 
     if baseline.split(" (")[0] not in ALGORITHMS:
         raise unknown("algorithm", baseline, ALGORITHMS)

@@ -61,7 +61,7 @@ def reproduce(
     from domainwise.paper.conditions import planned_differences
     from domainwise.paper.presets import Smaller, reproduction
     from domainwise.paper.tables import find_table
-    from domainwise.report import beside
+    from domainwise.report import paper_comparison as beside
     from domainwise.sweep.events import Settings
 
     found = find_table(table)

@@ -44,7 +44,7 @@ def shift(
     Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
     """
     from domainwise.analysis.shift import Setup, default_network, measure_shift
-    from domainwise.data import find_dataset
+    from domainwise.data.sources.folder import find_dataset
     from domainwise.nets.weights import planned
     from domainwise.report.canvas import save, writable_picture
     from domainwise.report.shifted import shift_figure
@@ -96,7 +96,7 @@ def _table(measured: "DatasetShift") -> Table:
 
 
 def _spread(values: list[float]) -> str:
-    from domainwise.report.statistics import estimate
+    from domainwise.protocol.statistics import estimate
 
     over_seeds = estimate(values)
     return f"{over_seeds.mean:.3f}" + (f" ± {over_seeds.error:.3f}" if over_seeds.n > 1 else "")

@@ -10,7 +10,7 @@ import typer
 from rich.live import Live
 
 from domainwise.cli.common import Json, console, errors_console, print_json, say
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
 WATCH_SECONDS = 2.0

@@ -34,7 +34,7 @@ from domainwise.cli.common import (
     say,
 )
 from domainwise.cli.status import list_failures, standing_json
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
@@ -100,7 +100,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
-    from domainwise.cli.own import choose
+    from domainwise.cli.data_options import choose
     from domainwise.engine.devices import pick_precision
     from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
@@ -172,15 +172,15 @@ def run_plans(
 
     Of plans that reproduce the paper, `unlike` says where they differ from it; `show` then shows what came out.
     """
-    from domainwise import plugins
+    from domainwise.cli.progress import follow
+    from domainwise.core import plugins
+    from domainwise.core.phrasing import counted
     from domainwise.report.formats import terminal
-    from domainwise.report.progress import follow
-    from domainwise.report.tables import tables
-    from domainwise.report.words import counted
     from domainwise.sweep.collection import collect
     from domainwise.sweep.launch import check_place, launch
     from domainwise.sweep.plan import planned_runs
     from domainwise.sweep.status import standing
+    from domainwise.sweep.tables import tables
 
     check_place(place["on"])
     runs = planned_runs(plans)
@@ -234,8 +234,8 @@ def tell(
     unlike: Sequence[str] | None = None,
 ) -> None:
     """How many runs there are, how long they would take where that can be measured here, and what they lack."""
+    from domainwise.core.phrasing import counted, duration
     from domainwise.engine.devices import pick_device
-    from domainwise.report.words import counted, duration
     from domainwise.sweep.estimate import estimate_seconds
     from domainwise.sweep.events import ended
     from domainwise.sweep.local import places

@@ -8,7 +8,7 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.cli.common import Json, console, errors_console, print_json, say
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
 
 EXAMPLES = (
     "Examples:  [bold]domainwise table runs/sweep --selection all[/]   ·   "
@@ -39,9 +39,10 @@ def table(
     """Accuracy per unseen domain and average, with the selection rule that chose it."""
     from domainwise.algorithms import ALGORITHMS
     from domainwise.protocol.selection import RULES
-    from domainwise.report import beside, formats
-    from domainwise.report.tables import tables
+    from domainwise.report import formats
+    from domainwise.report import paper_comparison as beside
     from domainwise.sweep.domainbed import collect_any
+    from domainwise.sweep.tables import tables
 
     form = "json" if as_json else form
     if form not in FORMATS:
@@ -97,7 +98,7 @@ def export(
     target: Annotated[Path, typer.Argument(help="A new folder for DomainBed's format.")],
 ) -> None:
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
-    from domainwise.report.words import counted
+    from domainwise.core.phrasing import counted
     from domainwise.sweep.collection import collect
     from domainwise.sweep.domainbed import export_domainbed
 

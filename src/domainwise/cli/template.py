@@ -7,7 +7,7 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.cli.common import console
-from domainwise.errors import unknown
+from domainwise.core.errors import unknown
 
 EXAMPLES = (
     "Examples:  [bold]domainwise template algorithm > mine.py[/]   ·   [bold]domainwise --plugin mine.py train "
@@ -22,4 +22,4 @@ def template(
     """Print a file that adds an algorithm, network or dataset of your own; it runs as it is."""
     if kind not in KINDS:
         raise unknown("template", kind, KINDS)
-    console.file.write(resources.files("domainwise.templates").joinpath(f"{kind}.py").read_text(encoding="utf-8"))
+    console.file.write(resources.files("domainwise.cli.templates").joinpath(f"{kind}.py").read_text(encoding="utf-8"))

@@ -18,8 +18,8 @@ def theory(
     as_json: Json = False,
 ) -> None:
     """Check the paper's Proposition, Remark and linearisations numerically in float64; exit 1 if one fails."""
-    from domainwise import files
     from domainwise.analysis.theory import check
+    from domainwise.core import files
     from domainwise.report.pictures import linearisation_gaps
 
     plot = files.writable_folder(out) / "linearisation.png"

@@ -7,7 +7,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise import torchrun
 from domainwise.cli import complete
 from domainwise.cli.bars import shown_training
 from domainwise.cli.common import (
@@ -32,6 +31,7 @@ from domainwise.cli.common import (
     print_json,
     say,
 )
+from domainwise.core import torchrun
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
@@ -77,18 +77,18 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
-    from domainwise.cli.own import choose
-    from domainwise.data import DATASETS
+    from domainwise.cli.data_options import choose
+    from domainwise.data.catalogue import DATASETS
     from domainwise.engine.devices import pick_precision
     from domainwise.engine.train import train as train_run
+    from domainwise.models.fit import trained_model
     from domainwise.nets.weights import planned
-    from domainwise.runs import Run
-    from domainwise.shipping.fit import trained_model
+    from domainwise.sweep.plan import plan_run
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
-    run = Run.plan(
+    run = plan_run(
         chosen,
         algorithm,
         unseen,

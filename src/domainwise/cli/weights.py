@@ -9,7 +9,7 @@ from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, print_json, say
 from domainwise.cli.downloading import download_bar
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
 GET_EXAMPLES = (
@@ -25,7 +25,7 @@ app = typer.Typer(
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
     """Show the weights known by name and any other file of weights in the data root, with licence and normalisation."""
-    from domainwise.data import data_root as find_root
+    from domainwise.data.catalogue import data_root as find_root
     from domainwise.nets.weights import FOLDER, NORMALISATION
 
     root = find_root(data_root)
@@ -54,8 +54,9 @@ def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
 
 def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
     """What is known of each weights by name, as plain JSON values, and the other files there."""
-    from domainwise.nets import PRETRAINED
-    from domainwise.nets.weights import FOLDER, SUFFIXES, WEIGHTS
+    from domainwise.nets import NETWORKS, pretrained_weights
+    from domainwise.nets.loading import SUFFIXES
+    from domainwise.nets.weights import FOLDER, WEIGHTS
 
     files = [file for place in (root / FOLDER, root) if place.is_dir() for file in sorted(place.iterdir())]
     found = {file.name: str(file) for file in reversed(files) if file.suffix in SUFFIXES}
@@ -67,7 +68,7 @@ def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
             "licence": weights.licence,
             "bytes": weights.size,
             "sha256": weights.sha256,
-            "networks": [network for network, wanted in PRETRAINED.items() if wanted == name],
+            "networks": [network for network in NETWORKS if pretrained_weights(network) == name],
         }
         for name, weights in WEIGHTS.items()
     }
@@ -81,9 +82,9 @@ def get(
     data_root: DataRoot = None,
 ) -> None:
     """Fetch published weights into the data root: continues if it was interrupted, and checks the checksum."""
-    from domainwise.data import data_root as find_root
-    from domainwise.data.downloads import Download, fetch
-    from domainwise.files import writable_folder
+    from domainwise.core.files import writable_folder
+    from domainwise.data.catalogue import data_root as find_root
+    from domainwise.data.sources.downloads import Download, fetch
     from domainwise.nets.weights import FOLDER, WEIGHTS
 
     if name not in WEIGHTS:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
-from domainwise.errors import UserError, unknown
 from domainwise.kernels.augment import augment as in_few_kernels
 from domainwise.kernels.group_norm import TRITON
 

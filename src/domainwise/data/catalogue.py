@@ -1,24 +1,26 @@
 """The datasets by name: what is known of each before a file is opened, and how to load it."""
 
+from __future__ import annotations
+
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from domainwise.data.environments import HELD_OUT, Environments
-from domainwise.data.sources import Source
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
+from domainwise.core.registry import Registry, first_paragraph
+from domainwise.data.sources.parts import Source
+from domainwise.protocol.dataset_names import FOLDER, title
+from domainwise.protocol.runs import HELD_OUT
 from domainwise.protocol.spaces import Scale
-from domainwise.registry import Registry, first_line
 
-Loader = Callable[..., Environments]
+if TYPE_CHECKING:
+    from domainwise.data.environments import Environments
+
+Loader: TypeAlias = "Callable[..., Environments]"
 """Data root -> Environments; that of a resizable dataset takes the image size too."""
-
-FOLDER = re.compile(r"(?P<path>/.*)#(?P<state>[0-9a-f]{16})(?P<skipping>,skip-bad)?", re.DOTALL)
-"""The name of a folder's dataset: where it lies, the state of its files, and whether bad images are left out."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Dataset:
     """Where it comes from and where it is looked for."""
 
     @classmethod
-    def of(cls, environments: Environments, **facts: Any) -> "Dataset":
+    def of(cls, environments: Environments, **facts: Any) -> Dataset:
         """Data in memory, described: what a Run needs to know of it."""
         known: dict[str, Any] = {
             "summary": "Data in memory.",
@@ -75,7 +77,7 @@ class Dataset:
         """Height and width of its images; 0 for vectors."""
         return self.shape[-1] if len(self.shape) == 3 else 0
 
-    def suited(self, network: str | None) -> "Dataset":
+    def for_network(self, network: str | None) -> Dataset:
         """As this network wants it: image size, augmentation, search ranges and steps of a folder go with the network.
 
         Published datasets have their own protocol, whatever the network.
@@ -127,18 +129,14 @@ class Dataset:
         raise unknown(f"domain of {self.title}", key, self.domains)
 
 
-DATASETS: Registry[Dataset] = Registry("dataset")
-
-
-def title(name: str) -> str:
-    """What tables and pictures call a dataset: a folder by its own name, without its path."""
-    folder = FOLDER.fullmatch(name)
-    return Path(folder["path"]).name if folder else name
+DATASETS: Registry[Dataset] = Registry(
+    "dataset", tuple(f"domainwise.data.sources.{module}" for module in ("digit_domains", "mnist", "photos"))
+)
 
 
 def usual_selection(name: str) -> str:
     """The rule that a dataset's published numbers go by."""
-    return DATASETS.find(name).selection if name in DATASETS else "training-domain"
+    return DATASETS[name].selection if name in DATASETS else "training-domain"
 
 
 def dataset(
@@ -159,7 +157,9 @@ def dataset(
 
     def register(loader: Loader) -> Loader:
         title = name or loader.__name__
-        entry = Dataset(title, first_line(loader), domains, classes, shape, scale, network, steps, loader, **facts)
+        entry = Dataset(
+            title, first_paragraph(loader.__doc__), domains, classes, shape, scale, network, steps, loader, **facts
+        )
         DATASETS.add(title, entry)
         return loader
 

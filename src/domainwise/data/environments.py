@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from domainwise.core.errors import UserError, unknown
+from domainwise.core.seeds import permutation
 from domainwise.data.items import read_items
-from domainwise.errors import UserError, unknown
-from domainwise.protocol.seeds import permutation
+from domainwise.protocol.runs import HELD_OUT
 
-HELD_OUT = 0.2
-"""The fraction of a domain that is its `out` split."""
 DEVICE_SHARE = 0.5
 """The part of a device's free memory that images may take; the rest is for the network at work."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 
 Item = tuple[Tensor, int]
 

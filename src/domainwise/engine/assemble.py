@@ -2,9 +2,9 @@
 
 import torch
 
-from domainwise.algorithms import Problem
-from domainwise.errors import UserError
-from domainwise.nets import Network, build
+from domainwise.algorithms.base import Problem
+from domainwise.core.errors import UserError
+from domainwise.nets.network import Network, build
 from domainwise.protocol.spaces import HParams
 
 

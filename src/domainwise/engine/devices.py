@@ -2,11 +2,10 @@
 
 import torch
 
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
+from domainwise.protocol.runs import PRECISIONS
 
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("fp32", "tf32", "bf16")
-"""fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
 
 
 def check_device(name: str) -> None:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from domainwise.algorithms import Algorithm
-from domainwise.data import Environments
+from domainwise.algorithms.base import Algorithm
+from domainwise.data.environments import Environments
 from domainwise.data.streaming import chunks
-from domainwise.engine.capture import first_line, record
-from domainwise.runs import Run
+from domainwise.engine.execution.capture import first_line, record
+from domainwise.protocol.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
     return parts
 
 
-class Judge:
+class Evaluator:
     """Judges one training again and again; on a GPU by replaying a graph, recorded the second time.
 
     Asking and hearing the answer are two things, so that other trainings can keep the GPU busy in between.
@@ -90,7 +90,7 @@ def judge(
     algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], train_domains: Sequence[str]
 ) -> dict[Part, tuple[float, float]]:
     """(accuracy, mean loss) on each part, in eval mode, once."""
-    return Judge(algorithm, environments, parts, train_domains)()
+    return Evaluator(algorithm, environments, parts, train_domains)()
 
 
 @torch.no_grad()
@@ -101,7 +101,7 @@ def scores(
 
     An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
     """
-    batch_size = algorithm.hparams["batch_size"] if algorithm.predicts_in_groups else chunk_size(environments)
+    batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
     totals = []
     for (domain, _), rows in parts.items():

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
-from domainwise.algorithms import Algorithm
-from domainwise.data import Environments, find_dataset
+from domainwise.algorithms.base import Algorithm
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
+from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.session import Session
-from domainwise.errors import UserError
-from domainwise.records import RunFolder
-from domainwise.runs import Run
+from domainwise.protocol.records import RunFolder
+from domainwise.protocol.runs import Run
 
 
 @dataclass(frozen=True)

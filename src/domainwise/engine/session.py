@@ -6,17 +6,19 @@ from typing import Any
 
 import torch
 
-from domainwise.algorithms import ALGORITHMS, Algorithm, Problem
-from domainwise.data import Environments, title
+from domainwise.algorithms import ALGORITHMS
+from domainwise.algorithms.base import Algorithm, Problem
+from domainwise.core import seeds
+from domainwise.core.errors import UserError
 from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
+from domainwise.data.environments import Environments
 from domainwise.engine.assemble import make_network
-from domainwise.engine.capture import WORTH_COMPILING, CapturedStep
-from domainwise.engine.shares import share
-from domainwise.errors import UserError
-from domainwise.nets.weights import start_from
-from domainwise.protocol import seeds
-from domainwise.runs import Run
+from domainwise.engine.execution.capture import WORTH_COMPILING, CapturedStep
+from domainwise.engine.execution.thread_parallel import share
+from domainwise.nets.loading import start_from
+from domainwise.protocol.dataset_names import title
+from domainwise.protocol.runs import Run
 
 
 class Session:
@@ -57,7 +59,7 @@ class Session:
         network = make_network(run.network, problem, run.hparams, run.precision)
         if run.weights:
             start_from(network.features, run.weights, self.data_root)
-        return ALGORITHMS.find(run.algorithm)(network, problem, run.hparams, noise)
+        return ALGORITHMS[run.algorithm](network, problem, run.hparams, noise)
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""

@@ -12,24 +12,26 @@ from pathlib import Path
 
 import torch
 
-from domainwise import files, trackers
-from domainwise.algorithms import Algorithm
-from domainwise.claims import Busy, Claim
-from domainwise.data import Environments, find_dataset
-from domainwise.engine.apart import Surroundings, apart
-from domainwise.engine.capture import changing
-from domainwise.engine.crew import Crew, LeadersClaim, SharedFolder, join
+from domainwise.algorithms.base import Algorithm
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLock, RunLocked
+from domainwise.core.provenance import provenance
+from domainwise.data.environments import Environments
+from domainwise.data.sources.folder import find_dataset
+from domainwise.engine import trackers
 from domainwise.engine.devices import check_precision, pick_device
-from domainwise.engine.evaluation import Judge, parts_to_judge
+from domainwise.engine.evaluation import Evaluator, parts_to_judge
+from domainwise.engine.execution.capture import changing
+from domainwise.engine.execution.data_parallel import spread_session
+from domainwise.engine.execution.isolation import RunContext, apart
+from domainwise.engine.execution.ranks import Crew, LeadersClaim, SharedFolder, join
 from domainwise.engine.interrupt import Interruption
+from domainwise.engine.penalties import track_penalties
 from domainwise.engine.session import Session
-from domainwise.engine.spread import spread_session
-from domainwise.engine.tracking import track_penalties
-from domainwise.errors import UserError
-from domainwise.origin import origin
-from domainwise.records import Record, RunFolder, Status
-from domainwise.runs import Run
-from domainwise.trackers import Trackers
+from domainwise.engine.trackers import Trackers
+from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ def training(
     start = partial(Session, run, data, crew.device, data_root)
     steps = _training(folder, start, crew, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from apart(steps, Surroundings(crew.device, run.precision)))
+        return (yield from apart(steps, RunContext(crew.device, run.precision)))
     except torch.OutOfMemoryError as error:
         if not crew.leads:
             raise  # said by this rank itself, since it may be the only one
@@ -144,7 +146,7 @@ def _training(
     checkpoint_seconds: float,
 ) -> Training:
     run = folder.run
-    with (Claim if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
+    with (RunLock if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
         records, status = folder.reopen(retry)
         if status is not None and not (retry and status.status == "failed"):
             claim.forget()
@@ -158,7 +160,7 @@ def _training(
         records = folder.rewind(session.next_step - 1)
         log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
         parts = parts_to_judge(run, session.environments)
-        judge = Judge(session.algorithm, session.environments, parts, run.train_domains)
+        judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
         judge.capture &= crew.size == 1
         listeners = Trackers(log_to if crew.leads else (), run, folder.path)
         started, saved = time.monotonic() - session.seconds, time.monotonic()
@@ -182,7 +184,7 @@ def _training(
                     rows = [
                         Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
                     ]
-                    claim.insist()
+                    claim.ensure_owned()
                     if "penalties" in run.track:
                         folder.append_penalties(track_penalties(session, step))
                     folder.append(rows)
@@ -192,13 +194,13 @@ def _training(
                 stopping = crew.any(interruption.requested)
                 if stopping or time.monotonic() - saved > checkpoint_seconds:
                     session.seconds = time.monotonic() - started
-                    claim.insist()
+                    claim.ensure_owned()
                     folder.save_checkpoint(session.state())
                     saved = time.monotonic()
                 if stopping and step < run.steps - 1:
                     raise Interrupted(f"{run} stopped after step {step}")
-        claim.insist()
-        status = replace(status, **origin(session.device))
+        claim.ensure_owned()
+        status = replace(status, **provenance(session.device))
         folder.finish(status, session.algorithm.state_dict())
         listeners.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
@@ -211,7 +213,7 @@ def _heard(listeners: Trackers, session: Session) -> Iterator[None]:
     """Within it, trackers hear of a failure too, and are let go where the training stops."""
     try:
         yield
-    except (Interrupted, Busy):
+    except (Interrupted, RunLocked):
         listeners.end(None)
         raise
     except Exception as error:

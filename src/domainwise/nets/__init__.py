@@ -1,7 +1,18 @@
-"""Networks, as features and classifier."""
+"""The networks: plain PyTorch modules that map inputs to features, and the classifier on top."""
 
-from domainwise.nets import resnet as _resnet  # noqa: F401 (registers its networks)
-from domainwise.nets import small as _small  # noqa: F401 (registers its networks)
-from domainwise.nets.network import NETWORKS, PRETRAINED, Network, build, network
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-__all__ = ["NETWORKS", "PRETRAINED", "Network", "build", "network"]
+from domainwise.core.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NETWORKS: "Registry[Callable[[tuple[int, ...]], nn.Module]]" = Registry(
+    "network", (f"{__name__}.resnet", f"{__name__}.small"), decorator="network"
+)
+
+
+def pretrained_weights(network: str) -> str | None:
+    """The name of the published weights that a network starts from (see `nets.weights`); None for a random start."""
+    return NETWORKS.options(network).get("weights")

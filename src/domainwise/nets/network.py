@@ -7,14 +7,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from domainwise.errors import UserError
-from domainwise.registry import Registry
+from domainwise.core.errors import UserError
+from domainwise.nets import NETWORKS
 
-FeatureNet = Callable[[tuple[int, ...]], nn.Module]
-NETWORKS: Registry[FeatureNet] = Registry("network")
-PRETRAINED: dict[str, str] = {}
-"""The networks that start from ImageNet weights, and the name of those weights (see `nets.weights`)."""
-F = TypeVar("F", bound=FeatureNet)
+F = TypeVar("F", bound=Callable[[tuple[int, ...]], nn.Module])
 
 
 def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
@@ -26,9 +22,7 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
     """
 
     def register(features: F) -> F:
-        NETWORKS.add(name, features)
-        if weights is not None:
-            PRETRAINED[name] = weights
+        NETWORKS.add(name, features, weights=weights)
         return features
 
     return register
@@ -80,4 +74,4 @@ class Network(nn.Module):
 
 def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, precision: str = "fp32") -> Network:
     """The registered network `name` for inputs of this shape, with a fresh classifier."""
-    return Network(NETWORKS.find(name)(shape), classes, dropout=dropout, precision=precision)
+    return Network(NETWORKS[name](shape), classes, dropout=dropout, precision=precision)

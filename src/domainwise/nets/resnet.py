@@ -15,7 +15,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
 from domainwise.kernels import conv_norm_relu, conv_norm_relu_pool, residual_blocks
 from domainwise.nets.network import network
 

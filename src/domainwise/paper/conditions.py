@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from domainwise.data import find_dataset
+from domainwise.data.sources.folder import find_dataset
 from domainwise.nets.weights import planned
 from domainwise.paper.presets import Cell, network, steps
 from domainwise.paper.tables import PaperTable

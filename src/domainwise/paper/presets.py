@@ -6,9 +6,10 @@ Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (steps 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domainwise.data import DATASETS, find_dataset
-from domainwise.errors import unknown
-from domainwise.nets import PRETRAINED
+from domainwise.core.errors import unknown
+from domainwise.data.catalogue import DATASETS
+from domainwise.data.sources.folder import find_dataset
+from domainwise.nets import pretrained_weights
 from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
 from domainwise.protocol.spaces import Value
 from domainwise.sweep.plan import Plan
@@ -55,7 +56,7 @@ def steps(table: PaperTable, cell: Cell) -> int | None:
 def fewer_steps(table: PaperTable, cell: Cell, asked: int | None) -> int | None:
     """What was asked for, but never more than the paper's."""
     whole = steps(table, cell)
-    return whole if asked is None else min(asked, whole or DATASETS.find(cell.dataset).steps)
+    return whole if asked is None else min(asked, whole or DATASETS[cell.dataset].steps)
 
 
 def network(table: PaperTable, cell: Cell) -> str | None:
@@ -102,7 +103,7 @@ def plan(table: PaperTable, cell: Cell, smaller: Smaller, seed: int = 0) -> Plan
         space="paper",
         steps=fewer_steps(table, cell, smaller.steps),
         network=chosen,
-        weights=smaller.weights if (chosen or data.network) in PRETRAINED else "",
+        weights=smaller.weights if pretrained_weights(chosen or data.network) else "",
         precision=smaller.precision,
         image_size=smaller.image_size if data.resizable else None,
         seed=seed,

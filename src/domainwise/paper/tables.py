@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from domainwise.errors import unknown
+from domainwise.core.errors import unknown
 from domainwise.paper.numbers import APPENDIX, MAIN_PAPER
 
 OVER_DATASETS = "average over datasets"

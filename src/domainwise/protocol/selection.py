@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from domainwise.records import Record
-from domainwise.runs import Run
+from domainwise.protocol.records import Record
+from domainwise.protocol.runs import Run
 
 Floats = npt.NDArray[np.float64]
 
@@ -119,3 +119,18 @@ def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
         if np.isfinite(scores[at]) and (best is None or scores[at] > best[0]):
             best = float(scores[at]), Choice(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
     return best[1] if best else None
+
+
+def method(run: Run) -> str:
+    """The name of a table's row."""
+    return f"{run.algorithm} ({run.variant})" if run.variant else run.algorithm
+
+
+def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:
+    """{(method, training domain or "", unseen domain, trial): its draws}."""
+    grouped: dict[tuple[str, str, str, int], list[Curve]] = {}
+    for curve in curves:
+        source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
+        for unseen in curve.run.test_domains:
+            grouped.setdefault((method(curve.run), source, unseen, curve.run.trial), []).append(curve)
+    return grouped

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from domainwise.errors import UserError, unknown
-from domainwise.protocol.seeds import uniform
+from domainwise.core.errors import UserError, unknown
+from domainwise.core.seeds import uniform
 
 Value = float | int | str | bool | None
 HParams = dict[str, Value]

@@ -13,8 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from domainwise import files
-from domainwise.errors import UserError
+from domainwise.core import files
+from domainwise.core.errors import UserError
 
 FORMATS = ("png", "pdf", "svg")
 TIMELESS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.report.statistics import Estimate
-from domainwise.report.tables import AccuracyTable
+from domainwise.protocol.statistics import Estimate
+from domainwise.sweep.tables import AccuracyTable
 
 NOT_RUN = "not run"
 

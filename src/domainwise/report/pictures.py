@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from domainwise.analysis.theory import Gap
-from domainwise.data import Environments
-from domainwise.data.check import Check
-from domainwise.data.decode import read
+from domainwise.data.environments import Environments
+from domainwise.data.images.decode import read
+from domainwise.data.sources.check import Check
 from domainwise.report.canvas import grid, headline, plain, save, show
 
 

@@ -14,13 +14,13 @@ from typing import Protocol
 
 import torch
 
-from domainwise import plugins
-from domainwise.claims import Busy, holder
+from domainwise.core import plugins
+from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLocked, lock_holder
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, train
-from domainwise.errors import UserError
-from domainwise.records import RunFolder
-from domainwise.runs import Run
+from domainwise.protocol.records import RunFolder
+from domainwise.protocol.runs import Run
 from domainwise.sweep.events import ATTEMPTS, Event, Settings, ended, failed, mark_failed, open_runs
 
 GRACE_SECONDS = 40.0
@@ -87,7 +87,7 @@ def train_task(run: Run, settings: Settings) -> None:
                 log_to=settings.log_to,
                 progress=hear,
             )
-        except (Busy, Interrupted):
+        except (RunLocked, Interrupted):
             return
         except Exception as error:
             failed(settings.out, run, error)
@@ -160,7 +160,7 @@ class _Driver:
         yield Event(run, status.step, status)
 
     def is_held(self, run: Run) -> bool:
-        return holder(RunFolder(self.settings.out, run).path) is not None
+        return lock_holder(RunFolder(self.settings.out, run).path) is not None
 
     def checkpoint(self, run: Run) -> int:
         """When the run's checkpoint was written, 0 if there is none: a later one is progress."""

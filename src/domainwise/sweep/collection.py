@@ -6,17 +6,17 @@ goes into one table: everything alike but algorithm, domains, draw and trial.
 
 import gc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from domainwise.data import DATASETS
-from domainwise.errors import UserError
-from domainwise.protocol.selection import Curve
-from domainwise.records import PenaltyRecord, RunFolder, Status
-from domainwise.runs import Run
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Curve, method
 from domainwise.sweep.published import is_published, read_published
 
 
@@ -56,7 +56,7 @@ class Collection:
 
 
 def experiment(run: Run) -> Experiment:
-    known = DATASETS.find(run.dataset).domains if run.dataset in DATASETS and run.setting == "multi" else ()
+    known = DATASETS[run.dataset].domains if run.dataset in DATASETS and run.setting == "multi" else ()
     used = set(run.domains)
     unused = tuple(domain for domain in known if domain not in used)
     start = run.weights.rpartition("#")[2]
@@ -64,14 +64,9 @@ def experiment(run: Run) -> Experiment:
     return Experiment(run.dataset, run.setting, *facts, unused)
 
 
-def method(run: Run) -> str:
-    """The name of a table's row."""
-    return f"{run.algorithm} ({run.variant})" if run.variant else run.algorithm
-
-
 def is_companion(run: Run) -> bool:
     """Whether a run leaves out two domains only to help select others."""
-    roles = run.dataset in DATASETS and DATASETS.find(run.dataset).unseen
+    roles = run.dataset in DATASETS and DATASETS[run.dataset].unseen
     return run.setting == "multi" and len(run.test_domains) == 2 and not roles and not run.validation_domains
 
 
@@ -186,13 +181,3 @@ def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyR
     else:
         found = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
     return {key: rows for key, rows in found.items() if rows}
-
-
-def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:
-    """{(method, training domain or "", unseen domain, trial): its draws}."""
-    grouped: dict[tuple[str, str, str, int], list[Curve]] = {}
-    for curve in curves:
-        source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
-        for unseen in curve.run.test_domains:
-            grouped.setdefault((method(curve.run), source, unseen, curve.run.trial), []).append(curve)
-    return grouped

@@ -6,11 +6,11 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from domainwise import plugins
-from domainwise.errors import UserError
+from domainwise.core import plugins
+from domainwise.core.errors import UserError
+from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
-from domainwise.runs import Run
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import Plan, plan_run
 
 OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
@@ -47,9 +47,9 @@ def train_command(run: Run, out: Path) -> str | None:
     facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:
-        plain = Run.plan(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
+        plain = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
         own = {name: value for name, value in run.hparams.items() if plain.hparams.get(name) != value}
-        same = Run.plan(run.dataset, run.algorithm, run.test_domains, **domains, **facts, hparams=own)
+        same = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts, hparams=own)
     except UserError:
         return None
     if same.id != run.id:

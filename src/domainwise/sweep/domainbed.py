@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from domainwise import files
-from domainwise.data import DATASETS
-from domainwise.data.environments import HELD_OUT
-from domainwise.errors import UserError
-from domainwise.protocol.selection import Curve
-from domainwise.records import RunFolder, Status
-from domainwise.runs import Run
-from domainwise.sweep.collection import Collection, collect, experiment, method
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import HELD_OUT, Run
+from domainwise.protocol.selection import Curve, method
+from domainwise.sweep.collection import Collection, collect, experiment
 from domainwise.sweep.published import is_published
 
 RESULTS, DONE = "results.jsonl", "done"
@@ -154,8 +153,8 @@ def _scalars(hparams: Any) -> dict[str, Any]:
 def _curve(job: Job, results: Results, steps: int) -> Curve:
     """One curve of all records, by step; where a step was judged twice, both count, the later read last."""
     names = [f"env{i}" for i in range(job.environments)]
-    if job.dataset in DATASETS and len(DATASETS.find(job.dataset).domains) == job.environments:
-        names = list(DATASETS.find(job.dataset).domains)
+    if job.dataset in DATASETS and len(DATASETS[job.dataset].domains) == job.environments:
+        names = list(DATASETS[job.dataset].domains)
     evaluations = sorted(results.evaluations, key=lambda evaluation: evaluation.step)
     at = tuple(evaluation.step for evaluation in evaluations)
     run = Run(
@@ -217,8 +216,7 @@ def _order(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
     for run in runs:
         found.setdefault(run.dataset, set()).update(run.train_domains, run.validation_domains, run.test_domains)
     return {
-        name: DATASETS.find(name).domains if name in DATASETS else tuple(sorted(domains))
-        for name, domains in found.items()
+        name: DATASETS[name].domains if name in DATASETS else tuple(sorted(domains)) for name, domains in found.items()
     }
 
 

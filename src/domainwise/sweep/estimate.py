@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from domainwise.data import find_dataset
+from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import judge, parts_to_judge
 from domainwise.engine.session import Session
-from domainwise.runs import Run
+from domainwise.protocol.runs import Run
 
 STEPS = 3
 ENOUGH = 1.0

@@ -5,14 +5,16 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from domainwise import files, plugins, trackers
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import data_root, find_dataset
+from domainwise.core import files, plugins
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import data_root
+from domainwise.data.sources.folder import find_dataset
+from domainwise.engine import trackers
 from domainwise.engine.devices import check_device, pick_device
-from domainwise.errors import UserError
 from domainwise.nets.weights import locate
-from domainwise.records import RunFolder, Status
-from domainwise.runs import Run
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import Run
 
 ATTEMPTS = 3
 """How often a run is started before the death of its worker or machine is held against it."""
@@ -80,7 +82,7 @@ class Settings:
 
 def cost(run: Run) -> float:
     """A run's work in passes, the unit in which time left is estimated."""
-    return run.steps * ALGORITHMS.find(run.algorithm).passes
+    return run.steps * ALGORITHMS[run.algorithm].passes
 
 
 def open_runs(runs: Sequence[Run], settings: Settings, waiting: deque[Run]) -> Generator[Event]:

@@ -3,8 +3,8 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from domainwise.errors import unknown
-from domainwise.runs import Run
+from domainwise.core.errors import unknown
+from domainwise.protocol.runs import Run
 from domainwise.sweep import local, ray, slurm
 from domainwise.sweep.events import Event, Settings
 

@@ -18,13 +18,13 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from domainwise import logs, plugins
-from domainwise.data import find_dataset
+from domainwise.core import logs, plugins
+from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.devices import pick_device
-from domainwise.records import Status
-from domainwise.runs import Run
+from domainwise.protocol.records import Status
+from domainwise.protocol.runs import Run
 from domainwise.sweep.events import ATTEMPTS, Event, Settings, ended, mark_failed, open_runs
-from domainwise.sweep.turns import News, Turns
+from domainwise.sweep.interleaving import News, Turns
 
 GRACE_SECONDS = 20.0
 """How long an interrupted worker may take to save the checkpoint of each run it holds."""

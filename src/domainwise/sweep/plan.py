@@ -5,23 +5,122 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from domainwise import files, plugins
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data import Dataset, find_dataset
-from domainwise.errors import UserError, unknown
+from domainwise.core import files, plugins
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.augment import check_augmentation
+from domainwise.data.catalogue import Dataset
+from domainwise.data.sources.folder import find_dataset
+from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
-from domainwise.paper.spaces import paper_space
-from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Value, override
+from domainwise.protocol import spaces
+from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
+from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Scale, Value, override
 from domainwise.protocol.spaces import draw as draw_values
-from domainwise.runs import Run, search_space
+from domainwise.sweep.spaces import paper_space
 
 SETTINGS = ("multi", "single")
 SPACES = ("domainbed", "paper")
+
+
+def plan_run(
+    dataset: str | Dataset,
+    algorithm: str,
+    test_domains: Sequence[str | int] | str | int,
+    *,
+    train_domains: Sequence[str | int] | str | int | None = None,
+    hparams: Mapping[str, Value] | None = None,
+    network: str | None = None,
+    steps: int | None = None,
+    evaluate_every: int | None = None,
+    draw: int = 0,
+    trial: int = 0,
+    seed: int = 0,
+    precision: str = "fp32",
+    track: Sequence[str] = (),
+    setting: str = "multi",
+    variant: str = "",
+    weights: str = "",
+    augmentation: str | None = None,
+    image_size: int | None = None,
+    full_curves: bool = False,
+) -> Run:
+    """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
+
+    Without a test domain it trains on every domain: to ship a model, not to judge one. `weights` is a file;
+    networks that start from published weights need none.
+    """
+    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(network)
+    method = ALGORITHMS[algorithm]
+    test = _domains(data, test_domains)
+    rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
+    train = _domains(data, rest if train_domains is None else train_domains)
+    validation = tuple(domain for domain in data.validation if domain not in (*test, *train))
+    if both := set(train) & set(test):
+        raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+    if len(train) < method.needs_domains:
+        raise UserError(
+            f"{algorithm} needs at least {method.needs_domains} training domains; "
+            f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
+        )
+    if len(set(train)) < len(train) or len(set(test)) < len(test):
+        raise UserError(f"{data.title}: a domain is named twice in {', '.join((*train, *test))}")
+    legal = search_space(algorithm, data.scale)
+    values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
+    chosen = network or data.network
+    NETWORKS[chosen]
+    if pretrained_weights(chosen) and data.shape[0] != 3:
+        channels = f"{data.name} has {data.shape[0]}" if len(data.shape) == 3 else f"{data.name} has no images"
+        raise UserError(f"{chosen} starts from weights for 3 channels, but {channels}: choose another --network")
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    for name in track:
+        if name not in TRACKABLE:
+            raise unknown("thing to track", name, TRACKABLE)
+    steps = data.steps if steps is None else steps
+    evaluate_every = data.evaluate_every if evaluate_every is None else evaluate_every
+    for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, not {number}")
+    return Run(
+        data.name,
+        algorithm,
+        train,
+        test,
+        values,
+        chosen,
+        steps,
+        evaluate_every,
+        draw,
+        trial,
+        seed,
+        precision,
+        tuple(track),
+        validation,
+        data.held_out,
+        setting,
+        variant,
+        planned(chosen, weights),
+        check_augmentation(data.augmentation if augmentation is None else augmentation, data.shape, data.name),
+        data.sized(image_size),
+        full_curves,
+    )
+
+
+@cache
+def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
+    """The algorithm's own space at this scale."""
+    return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
+
+
+def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:
+    """Domains by name or number; one alone need not be in a list."""
+    return tuple(data.domain(str(key)) for key in ([keys] if isinstance(keys, (str, int)) else keys))
 
 
 @dataclass(frozen=True)
@@ -61,7 +160,7 @@ class Plan:
         data = self._data
         object.__setattr__(self, "dataset", data.name)
         for name in self.algorithms:
-            ALGORITHMS.find(name)
+            ALGORITHMS[name]
         for kind, value, known in (("setting", self.setting, SETTINGS), ("space", self.space, SPACES)):
             if value not in known:
                 raise unknown(kind, value, known)
@@ -72,7 +171,7 @@ class Plan:
                 raise UserError(f"--{kind} must be at least 1, not {number}")
         ranges = {name: (float(low), float(high)) for name, (low, high) in self.ranges.items()}
         object.__setattr__(self, "ranges", ranges)
-        legal = {name for algorithm in self.algorithms for name in ALGORITHMS.find(algorithm).space}
+        legal = {name for algorithm in self.algorithms for name in ALGORITHMS[algorithm].space}
         for name in self.hparams:
             if name not in legal:
                 raise unknown(f"hyper-parameter of {', '.join(self.algorithms)}", name, legal)
@@ -84,7 +183,7 @@ class Plan:
 
     @cached_property
     def _data(self) -> Dataset:
-        return find_dataset(self.dataset).suited(self.network)
+        return find_dataset(self.dataset).for_network(self.network)
 
     def runs(self) -> list[Run]:
         """Draw by draw, each with all trials: an interrupted plan has compared everything on the draws it finished."""
@@ -123,7 +222,7 @@ class Plan:
 
     def _template(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
         """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
-        return Run.plan(
+        return plan_run(
             self._data,
             algorithm,
             test,
@@ -145,7 +244,7 @@ class Plan:
     def _space(self, algorithm: str) -> dict[str, Parameter]:
         """What this plan searches differently from the algorithm's own space."""
         space = paper_space(algorithm, self.dataset, self.setting) if self.space == "paper" else {}
-        own = ALGORITHMS.find(algorithm).space
+        own = ALGORITHMS[algorithm].space
         for name, (low, high) in self.ranges.items():
             if name in own:
                 space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))

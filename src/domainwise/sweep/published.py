@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from domainwise import files
-from domainwise.errors import UserError
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.protocol.records import PenaltyRecord, Record, Status
+from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
-from domainwise.records import PenaltyRecord, Record, Status
-from domainwise.runs import Run
 
 FILE = "runs.jsonl.gz"
 

@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.errors import UserError
-from domainwise.runs import Run
+from domainwise.core.errors import UserError
+from domainwise.protocol.runs import Run
 from domainwise.sweep.cluster import GRACE_SECONDS, Over, execute_on, train_task
 from domainwise.sweep.events import Event, Settings
 

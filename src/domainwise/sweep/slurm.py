@@ -13,8 +13,8 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from domainwise.errors import UserError
-from domainwise.runs import Run
+from domainwise.core.errors import UserError
+from domainwise.protocol.runs import Run
 from domainwise.sweep.cluster import GRACE_SECONDS, Over, Refused, execute_on, train_task
 from domainwise.sweep.events import Event, Settings
 

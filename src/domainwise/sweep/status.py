@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from domainwise.claims import holder
-from domainwise.data import usual_selection
-from domainwise.protocol.selection import RULES, Curve
-from domainwise.records import RunFolder, Status
-from domainwise.report.words import counted, duration
-from domainwise.runs import Run
-from domainwise.sweep.collection import collect, method
+from domainwise.core.locks import lock_holder
+from domainwise.core.phrasing import counted, duration
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES, Curve, method
+from domainwise.sweep.collection import collect
 from domainwise.sweep.events import cost
 from domainwise.sweep.published import is_published
 
 
 @dataclass(frozen=True)
-class Standing:
+class SweepProgress:
     """How many runs are in which state, the failures, and an estimate of the time left."""
 
     total: int
@@ -47,7 +47,7 @@ def begun_runs(folder: Path) -> list[Run]:
     return list(collect(folder).runs)
 
 
-def standing(folder: Path, runs: Sequence[Run]) -> Standing:
+def standing(folder: Path, runs: Sequence[Run]) -> SweepProgress:
     """Reads one line of each run's records; the time left follows from what ended runs took per unit of work."""
     if is_published(folder):
         known = collect(folder).statuses
@@ -63,19 +63,21 @@ def standing(folder: Path, runs: Sequence[Run]) -> Standing:
                 seconds, work = seconds + records[-1].seconds, work + cost(run)
         else:
             left += cost(run)
-            running += kept.path.exists() and holder(kept.path) is not None
+            running += kept.path.exists() and lock_holder(kept.path) is not None
     return _standing(runs, statuses, running, left * seconds / work / max(1, running) if work and left else None)
 
 
 def _standing(
     runs: Sequence[Run], statuses: Sequence[Status], running: int = 0, seconds_left: float | None = None
-) -> Standing:
+) -> SweepProgress:
     by_state = {state: tuple(s for s in statuses if s.status == state) for state in ("done", "diverged", "failed")}
-    return Standing(len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], seconds_left)
+    return SweepProgress(
+        len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], seconds_left
+    )
 
 
 @dataclass(frozen=True)
-class Promise:
+class BestSoFar:
     """How good a run looks by its dataset's rule, and what it reaches there on the unseen domains."""
 
     run: Run
@@ -93,7 +95,7 @@ class Promise:
         return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
 
 
-def promise(curve: Curve) -> Promise | None:
+def promise(curve: Curve) -> BestSoFar | None:
     """None where a run has not been judged by what its dataset's rule needs."""
     run, rule = curve.run, usual_selection(curve.run.dataset)
     found = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
@@ -103,10 +105,10 @@ def promise(curve: Curve) -> Promise | None:
     mean = np.mean(known, axis=0)
     at = int(mean.argmax())
     unseen = {domain: float(curve.accuracy[domain, "in"][at]) for domain in run.test_domains}
-    return Promise(run, rule, float(mean[at]), unseen)
+    return BestSoFar(run, rule, float(mean[at]), unseen)
 
 
-def best_so_far(folder: Path, runs: Sequence[Run]) -> Promise | None:
+def best_so_far(folder: Path, runs: Sequence[Run]) -> BestSoFar | None:
     """The most promising run."""
     wanted = {run.id for run in runs}
     found = [promise(curve) for curve in collect(folder).curves if curve.run.id in wanted]

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from domainwise.data import usual_selection
-from domainwise.errors import UserError, unknown
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.dataset_names import called
 from domainwise.report.figures import ablations, over_time
 from domainwise.report.figures.methods import methods
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.searching import draws
 from domainwise.report.figures.style import SETTINGS
-from domainwise.report.tables import groups
 from domainwise.sweep.collection import Collection
-from domainwise.sweep.datasets import called
+from domainwise.sweep.tables import groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,

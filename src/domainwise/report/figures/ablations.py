@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from domainwise.protocol.selection import Curve
+from domainwise.protocol.statistics import ARROW, average, choices, estimate
 from domainwise.report.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import HAIR, legend, line_with_band, panels
 from domainwise.report.palette import LIGHT
-from domainwise.report.statistics import ARROW, average, choices, estimate
 
 NEARLY_WHITE = "#fefefe"
 """Stays so on a dark page, unlike the ground."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, select
-from domainwise.runs import Run
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,12 +5,12 @@ import statistics
 
 from matplotlib.figure import Figure
 
-from domainwise.data import title
+from domainwise.protocol.dataset_names import title
+from domainwise.protocol.statistics import selected
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import HAIR, SOFT
 from domainwise.report.palette import FIRST, LIGHT, NEUTRAL
-from domainwise.report.statistics import selected
-from domainwise.report.tables import table_of
+from domainwise.sweep.tables import table_of
 
 INCHES = 0.21
 """Of height per method."""

@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from domainwise.records import PenaltyRecord
-from domainwise.report.courses import Accuracy, Course, courses, learned_by_heart, unseen_accuracy
+from domainwise.protocol.records import PenaltyRecord
+from domainwise.protocol.selection import method
+from domainwise.protocol.statistics import accuracies, choices, estimate
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import GROUND, legend, line, line_with_band, panels
+from domainwise.report.learning_curves import Accuracy, Course, courses, learned_by_heart, unseen_accuracy
 from domainwise.report.palette import LIGHT, slots
-from domainwise.report.statistics import accuracies, choices, estimate
-from domainwise.report.tables import table_of
-from domainwise.sweep.collection import method, read_penalties
+from domainwise.sweep.collection import read_penalties
+from domainwise.sweep.tables import table_of
 
 FEW = 5
 """Trials that are drawn one by one instead of their standard error."""

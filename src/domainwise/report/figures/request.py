@@ -8,11 +8,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from domainwise.data import title
-from domainwise.errors import UserError
+from domainwise.core.errors import UserError
+from domainwise.protocol.dataset_names import title
 from domainwise.protocol.selection import Curve
-from domainwise.report.statistics import column_of
-from domainwise.report.tables import Group, in_order
+from domainwise.protocol.statistics import column_of
+from domainwise.sweep.tables import Group, in_order
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from matplotlib.ticker import MaxNLocator
 
+from domainwise.protocol.statistics import Estimate, searched, selected
 from domainwise.report.figures.request import Drawing, Request, TooFew
 from domainwise.report.figures.style import legend, line_with_band, panels
 from domainwise.report.palette import LIGHT, slots
-from domainwise.report.statistics import Estimate, searched, selected
-from domainwise.report.tables import table_of
+from domainwise.sweep.tables import table_of
 
 RULES = ("training-domain", "oracle")
 """One that does not look at the unseen domain, and one that does."""

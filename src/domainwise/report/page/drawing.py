@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import MaxNLocator
 
-from domainwise.report.courses import Course
+from domainwise.report.learning_curves import Course
 
 WIDTH, HEIGHT = 270, 190
 LEFT, RIGHT, TOP, BOTTOM = 30, 10, 8, 24

@@ -14,10 +14,12 @@ from domainwise.analysis import attention
 from domainwise.analysis.audit import Audit, audit
 from domainwise.analysis.perturbations import measure
 from domainwise.analysis.shift import Setup, default_network, measure_shift
-from domainwise.data import find_dataset
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.data.sources.folder import find_dataset
 from domainwise.engine.restore import Trained
-from domainwise.errors import UserError
 from domainwise.nets.weights import planned
+from domainwise.protocol.statistics import ARROW
 from domainwise.report.audited import audit_figure
 from domainwise.report.figures.style import ANY_GROUND
 from domainwise.report.heatmaps import heatmap_grid
@@ -25,8 +27,6 @@ from domainwise.report.page.pictures import Picture, address
 from domainwise.report.page.results import View
 from domainwise.report.perturbed import perturbation_figure
 from domainwise.report.shifted import shift_figure
-from domainwise.report.statistics import ARROW
-from domainwise.report.words import counted
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
 """The methods of the paper's heatmaps: of more than FEW, these are shown where two of them are there, else all."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from domainwise.errors import UserError
-from domainwise.registry import first_line
+from domainwise.core.errors import UserError
+from domainwise.core.registry import first_paragraph
 from domainwise.report.figures import FIGURES, Request
 from domainwise.report.figures.style import SETTINGS, darkened, svg
-from domainwise.report.tables import Group
+from domainwise.sweep.tables import Group
 
 ABLATIONS = {
     "memory": "Learned by heart",
@@ -48,7 +48,7 @@ def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
         except UserError:
             continue
         light, dark = (address(version, "image/svg+xml") for version in (picture, darkened(picture)))
-        found.append(Picture(title, first_line(FIGURES[name]), drawing.sentences, light, dark))
+        found.append(Picture(title, first_paragraph(FIGURES[name].__doc__), drawing.sentences, light, dark))
     return found
 
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from domainwise.data import title
-from domainwise.records import Status
-from domainwise.report.words import counted, duration
-from domainwise.runs import Run
+from domainwise.core.phrasing import counted, duration
+from domainwise.protocol.dataset_names import title
+from domainwise.protocol.records import Status
+from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.domainbed import is_domainbed
 from domainwise.sweep.plan import Plan, saved_plans
-from domainwise.sweep.status import Standing, standing
+from domainwise.sweep.status import SweepProgress, standing
 
 OWN_COMMAND = "the command that made it, with --retry"
 
@@ -35,7 +35,7 @@ class Failure:
 class Progress:
     """Where the runs stand, and the commands that made them where they are known."""
 
-    standing: Standing
+    standing: SweepProgress
     failures: tuple[Failure, ...]
     commands: tuple[str, ...]
 
@@ -67,7 +67,7 @@ def progress(folder: Path, collection: Collection) -> Progress:
     """From the folder's plans where it has some, and the runs in it."""
     runs = {run.id: run for run in collection.runs}
     if is_domainbed(folder):
-        return Progress(Standing(len(runs), len(collection.statuses), 0, (), (), None), (), ())
+        return Progress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
     parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
     plans = list(saved_plans(folder))
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}

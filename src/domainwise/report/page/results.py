@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from domainwise.data import title
+from domainwise.core.phrasing import counted
 from domainwise.paper.tables import PaperTable, Published
-from domainwise.protocol.selection import RULES, Choice
-from domainwise.report.beside import printed, printed_beside
-from domainwise.report.courses import courses
+from domainwise.protocol.dataset_names import title, titles
+from domainwise.protocol.selection import RULES, Choice, method
+from domainwise.protocol.statistics import Choices, Difference, Estimate, accuracies, choices
+from domainwise.report.learning_curves import courses
 from domainwise.report.page.drawing import Bar, Panel, Scale, panels
 from domainwise.report.palette import slots
-from domainwise.report.statistics import Choices, Difference, Estimate, accuracies, choices
-from domainwise.report.tables import AccuracyTable, Group, Row, groups, table_of
-from domainwise.report.words import counted
-from domainwise.sweep.collection import Collection, method
-from domainwise.sweep.datasets import titles
+from domainwise.report.paper_comparison import printed, printed_beside
+from domainwise.sweep.collection import Collection
+from domainwise.sweep.tables import AccuracyTable, Group, Row, groups, table_of
 
 AVERAGE = "average"
 Beside = Mapping[tuple[str, str], tuple[Published, PaperTable]]

@@ -10,19 +10,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from domainwise import files
-from domainwise.data import usual_selection
-from domainwise.errors import UserError
-from domainwise.origin import installed
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.core.provenance import package_version
+from domainwise.core.registry import first_paragraph
+from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.selection import RULES
-from domainwise.registry import first_line
 from domainwise.report import palette
 from domainwise.report.page import drawing
 from domainwise.report.page.models import Asking, Models, look
 from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
 from domainwise.report.page.results import Section, colours, sections, wholes
-from domainwise.report.words import counted
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
 from domainwise.sweep.published import FILE as PUBLISHED
@@ -68,13 +68,13 @@ def render(folder: Path, collection: Collection, baseline: str, asking: Asking |
         "sections": shown,
         "wholes": wholes(collection),
         "more": [more(folder, section, asking) for section in shown],
-        "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_line(RULES[rule])) for rule in rules},
+        "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[rule].__doc__)) for rule in rules},
         "rule": usual_rule(shown, rules),
         "colours": colours(shown),
         "progress": progress(folder, collection),
         "notes": collection.notes[:NOTES],
         "more_notes": max(0, len(collection.notes) - NOTES),
-        "version": installed("domainwise") or "",
+        "version": package_version("domainwise") or "",
         "updated": last_change(folder),
         "drawing": drawing,
         "palette": palette,

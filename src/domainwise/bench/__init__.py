@@ -1,1 +1,0 @@
-"""How fast the engine is on this machine, beside a plain loop and beside what the machine could do."""

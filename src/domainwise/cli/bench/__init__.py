@@ -1,0 +1,92 @@
+"""`domainwise bench`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, names, print_json
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise bench --device cpu[/]   ·   "
+    "[bold]domainwise bench --dataset PACS --network resnet18 --batch-size 32 --out results/bench/pacs.json[/]"
+)
+
+
+def bench(
+    dataset: Annotated[str, typer.Option(help="See: domainwise list.")] = "ColoredMNIST-embedded",
+    network: Annotated[str | None, typer.Option(help="(default: the dataset's).")] = None,
+    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,DAT,AT,IRM",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per domain (default: the protocol's, 16 on a CPU).", min=2)
+    ] = None,
+    precisions: Annotated[str, typer.Option(help="Those the device has are measured.")] = "fp32,tf32,bf16",
+    at_once: Annotated[int, typer.Option(help="Runs that take turns, on a GPU; 1 for none.", min=1)] = 8,
+    seconds: Annotated[float, typer.Option(help="Spent on each measurement, besides its start.", min=0)] = 2.0,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    data_root: DataRoot = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Time steps and evaluations on this machine, beside a plain loop written the way DomainBed writes it."""
+    from domainwise.algorithms import ALGORITHMS
+    from domainwise.cli.bench.machine import describe
+    from domainwise.cli.bench.steps import Bench
+    from domainwise.core import files
+    from domainwise.core.errors import unknown
+    from domainwise.data.sources.folder import find_dataset
+    from domainwise.engine.devices import pick_device
+    from domainwise.protocol.runs import PRECISIONS
+    from domainwise.sweep.plan import search_space
+
+    data, place = find_dataset(dataset), pick_device(device)
+    chosen, asked = names(algorithms), names(precisions)
+    for precision in asked:
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+    for algorithm in chosen:
+        ALGORITHMS[algorithm]
+    usual = int(search_space("ERM", data.scale)["batch_size"].default) if place.type == "cuda" else 16
+    size = batch_size or usual
+    measured = Bench(data, network or data.network, size, place, data_root, seconds)
+    about = describe(place) | {"dataset": data.title, "network": measured.network, "batch_size": size}
+    if out is not None:
+        files.writable_file(out)
+    rows = []
+    with errors_console.status("measuring ...") as status:
+        for row in measured.rows(chosen, asked, at_once):
+            rows.append(asdict(row))
+            status.update(escape(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms"))
+    result = about | {"rows": rows}
+    if out is not None:
+        with files.atomic(out) as file:
+            file.write((json.dumps(result, indent=1) + "\n").encode())
+    if as_json:
+        print_json(result)
+    else:
+        _show(about, rows)
+
+
+def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    title = f"{about['network']} on {about['dataset']}, {about['batch_size']} images per domain"
+    table = Table(title=escape(title), caption=f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
+    table.add_column("what", no_wrap=True)
+    for heading in ("ms", "images/s", "x plain", "of matrix rate", "start s", "GiB"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        share = "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.0%}"
+        milliseconds = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:.0f}"
+        table.add_row(
+            escape(f"{row['what']}, {row['precision']}, {row['form']}"),
+            milliseconds,
+            f"{row['images_per_second']:.0f}",
+            f"{row['times_plain']:.2f}",
+            share,
+            f"{row['start_seconds']:.1f}",
+            f"{row['peak_gib']:.2f}",
+        )
+    console.print(table)

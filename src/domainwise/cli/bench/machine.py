@@ -1,0 +1,69 @@
+"""What a machine is and what it could do."""
+
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from domainwise.core.provenance import device_name, package_version
+from domainwise.engine.execution.isolation import arithmetic
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """The device, the versions that matter, and the date."""
+    about = {
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    if device.type == "cuda":
+        about |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "triton": package_version("triton"),
+        }
+    return about
+
+
+def now(device: torch.device) -> float:
+    """The time when the device has done all it was asked to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def seconds_each(work: Callable[[], object], device: torch.device, budget: float) -> float:
+    """How long the work takes once it is warm: the median of up to five rounds that fill the budget."""
+    began = now(device)
+    work()
+    repeats = max(1, int(budget / 5 / max(now(device) - began, 1e-9)))
+    rounds: list[float] = []
+    while len(rounds) < 5 and (not rounds or repeats * sum(rounds) < budget):
+        began = now(device)
+        for _ in range(repeats):
+            work()
+        rounds.append((now(device) - began) / repeats)
+    return statistics.median(rounds)
+
+
+def matrix_rate(device: torch.device, precision: str, budget: float) -> float:
+    """Floating point operations per second in products of large matrices, as this precision computes them."""
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    with arithmetic(precision):
+        return 2 * size**3 / seconds_each(lambda: a @ a, device, budget)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: the most that was allocated on a GPU since it was last reset, or by this process so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,173 @@
+"""Steps and evaluations, timed: the engine in its forms, and the plain loop, in one run."""
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from domainwise.cli.bench.machine import matrix_rate, now, peak_memory, seconds_each
+from domainwise.cli.bench.plain_loop import PlainLoop
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.data.environments import Environments
+from domainwise.engine.devices import check_precision
+from domainwise.engine.evaluation import Evaluator, Part, parts_to_judge
+from domainwise.engine.execution.isolation import RunContext
+from domainwise.engine.session import Session
+from domainwise.nets import NETWORKS
+from domainwise.protocol.runs import Run
+from domainwise.sweep.plan import plan_run
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; of several runs in turns, per run."""
+
+    what: str
+    precision: str
+    form: str
+    start_seconds: float
+    milliseconds: float
+    images_per_second: float
+    times_plain: float
+    of_matrix_rate: float | None
+    peak_gib: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, where."""
+
+    dataset: Dataset
+    network: str
+    batch_size: int
+    device: torch.device
+    data_root: Path | None = None
+    budget: float = 2.0
+    """Seconds spent on each measurement, besides its start."""
+
+    def run(self, algorithm: str, precision: str) -> Run:
+        hparams = {"batch_size": self.batch_size}
+        unseen = self.dataset.testable[-1]
+        plan = plan_run(self.dataset, algorithm, [unseen], network=self.network, hparams=hparams, precision=precision)
+        return replace(plan, weights="")  # random weights take as long
+
+    def rows(self, algorithms: Sequence[str], precisions: Sequence[str], at_once: int) -> Iterator[Row]:
+        """The plain loop, then every algorithm in every precision; on a GPU ERM also in its lesser forms."""
+        environments = self.dataset.load(self.data_root)
+        plain = self.run("ERM", "fp32")
+        loop = PlainLoop(environments, plain.train_domains, self.network, self.batch_size, self.device)
+        images = self.batch_size * len(plain.train_domains)
+        yield (first := self._row("plain loop", "default", "eager", loop.step, images, None, None))
+        rates = {}
+        for precision in precisions:
+            try:
+                check_precision(precision, self.device)
+            except UserError:
+                continue
+            rates[precision] = matrix_rate(self.device, precision, self.budget / 4)
+            for algorithm in algorithms:
+                for form in self._forms(algorithm, at_once):
+                    try:
+                        yield self._engine(algorithm, precision, form, images, first.milliseconds, rates[precision])
+                    except torch.OutOfMemoryError:
+                        log.warning("%s, %s, %s does not fit the device", algorithm, precision, form)
+        rows = list(self._parts(plain, environments).values())
+        judged = sum(map(len, rows))
+        evaluate = partial(loop.evaluate, rows)
+        yield (first := self._row("plain evaluation", "default", "eager", evaluate, judged, None, None))
+        for precision in rates:
+            session, own = self._session(self.run("ERM", precision))
+            form = "captured" if self.device.type == "cuda" else "eager"
+            for what, run in {"evaluation": session.run, "all splits": replace(session.run, full_curves=True)}.items():
+                with own:
+                    parts = self._parts(run, session.environments)
+                    judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
+                    judge()
+                    images = sum(map(len, parts.values()))
+                    alike = first.milliseconds * images / judged
+                    row = self._row(what, precision, form, judge, images, alike, None)
+                yield row
+
+    def _parts(self, run: Run, environments: Environments) -> dict[Part, Tensor]:
+        """What an evaluation judges; a CPU judges a sample of it, in proportion."""
+        parts = parts_to_judge(run, environments)
+        share = 1 if self.device.type == "cuda" else 50
+        return {part: rows[: -(-len(rows) // share)] for part, rows in parts.items()}
+
+    def _forms(self, algorithm: str, at_once: int) -> tuple[str, ...]:
+        if self.device.type != "cuda":
+            return ("eager",)
+        compiled = ("compiled",) if getattr(NETWORKS[self.network], "compiles", True) else ()
+        alone = ("eager", "captured", *compiled) if algorithm == "ERM" else (compiled or ("captured",))
+        return *alone, *((f"{at_once} in turns",) if at_once > 1 else ())
+
+    def _session(self, run: Run) -> tuple[Session, RunContext]:
+        own = RunContext(self.device, run.precision)
+        with own:
+            return Session(run, self.resident, self.device), own
+
+    @cached_property
+    def resident(self) -> Environments:
+        """The data on the device, once for all sessions."""
+        return self.dataset.load(self.data_root).to(self.device)
+
+    def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Row:
+        run = self.run(algorithm, precision)
+        count = int(form.split()[0]) if form.endswith("in turns") else 1
+        sessions = [self._session(replace(run, trial=trial)) for trial in range(count)]
+        for session, _ in sessions:
+            if self.device.type == "cuda":
+                compile = form not in ("eager", "captured")
+                session.captured = None if form == "eager" else session.captured_step(compile=compile)
+
+        def round_of_steps() -> None:
+            for session, own in sessions:
+                with own:
+                    session.step()
+
+        with sessions[0][1], FlopCounterMode(display=False) as counter:
+            sessions[0][0].update()
+        ideal = counter.get_total_flops() / rate
+        row = self._row(algorithm, precision, form, round_of_steps, images, plain, ideal, count)
+        sessions.clear()
+        gc.collect()
+        return row
+
+    def _row(
+        self,
+        what: str,
+        precision: str,
+        form: str,
+        work: Callable[[], object],
+        images: int,
+        plain: float | None,
+        ideal: float | None,
+        count: int = 1,
+    ) -> Row:
+        """Times work on so many images of each of `count` runs; `ideal` are the seconds of its matrix products."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        began = now(self.device)
+        work()
+        start = now(self.device) - began
+        each = seconds_each(work, self.device, self.budget) / count
+        return Row(
+            what,
+            precision,
+            form,
+            round(start, 3),
+            round(1000 * each, 4),
+            round(images / each, 1),
+            round(plain / (1000 * each), 2) if plain else 1.0,
+            round(ideal / each, 4) if ideal else None,
+            round(peak_memory(self.device) / 2**30, 3),
+        )

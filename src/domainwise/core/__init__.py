@@ -1,0 +1,1 @@
+"""What every room stands on: errors, files, locks, registries, plugins, logs, seeds, provenance. No torch."""

@@ -1,0 +1,1 @@
+"""Image files: decoded once, in parallel, kept in a cache."""

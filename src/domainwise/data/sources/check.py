@@ -1,0 +1,157 @@
+"""What is wrong with a folder of images, and what is worth knowing of it, before a training finds out."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, groupby
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from domainwise.data.images.parallel import spread
+from domainwise.data.sources.folder import Folder, Picture, scan
+from domainwise.protocol.runs import HELD_OUT
+
+UNEVEN = 10
+"""So many times more images of one class than of another are worth a warning."""
+GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
+DIM = 4096
+"""16-bit images that all stay below this use 12 bits or fewer: of their upper 8 bits, 4 at most."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A folder, and of each of its pictures either the facts or the reason why it cannot be decoded."""
+
+    folder: Folder
+    facts: Mapping[Picture, Mapping[str, Any]]
+    bad: Mapping[Picture, str]
+
+    @cached_property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Readable images by domain and class."""
+        found = Counter((picture.domain, picture.label) for picture in self.facts)
+        return {d: {c: found[d, c] for c in self.folder.classes} for d in self.folder.domains}
+
+    @cached_property
+    def duplicates(self) -> list[list[Picture]]:
+        """Pictures that are equal in every pixel, in groups."""
+        ordered = sorted(self.facts, key=lambda picture: (self.facts[picture]["digest"], picture.file))
+        groups = [list(group) for _, group in groupby(ordered, key=lambda picture: self.facts[picture]["digest"])]
+        return sorted((group for group in groups if len(group) > 1), key=lambda group: group[0].file)
+
+    @property
+    def problems(self) -> list[str]:
+        """What would stop a training."""
+        found = [f"cannot decode {self._place(picture)}: {reason}" for picture, reason in self.bad.items()]
+        for domain, counts in self.counts.items():
+            if int(HELD_OUT * sum(counts.values())) < 1:
+                found.append(f"domain {domain} has {sum(counts.values())} readable images; it needs at least 5")
+        if len(self.folder.classes) < 2:
+            found.append(f"there is one class only ({self.folder.classes[0]}): nothing to tell apart")
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a training would bear, but its result might not."""
+        found = []
+        if len(self.folder.domains) < 2:
+            found.append("there is one domain only: none can be left out to judge a model on")
+        for domain, counts in self.counts.items():
+            if missing := [label for label, count in counts.items() if not count]:
+                found.append(f"domain {domain} has no images of {', '.join(missing)}")
+            present = {label: count for label, count in counts.items() if count}
+            most, least = (f(present, key=lambda c: present[c], default="") for f in (max, min))
+            if present and present[most] > UNEVEN * present[least]:
+                found.append(f"domain {domain} is uneven: {present[most]} of {most}, {present[least]} of {least}")
+        by_lower = groupby(sorted(self.folder.classes, key=str.lower), key=str.lower)
+        for same in (list(names) for _, names in by_lower):
+            if len(same) > 1:
+                found.append(f"classes differ only in capital letters: {', '.join(same)}")
+        return found + self._dim() + self._leaks()
+
+    def _dim(self) -> list[str]:
+        """Of 12-bit data in 16-bit files little is left, for a training as for the eye."""
+        largest = max((fact["largest"] for fact in self.facts.values() if fact["largest"] is not None), default=DIM)
+        if largest >= DIM:
+            return []
+        unused = 16 - max(largest, 1).bit_length()
+        return [
+            f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: "
+            f"save them anew, all multiplied by {2**unused} (in NumPy: pixels << {unused})"
+        ]
+
+    def _leaks(self) -> list[str]:
+        kinds: tuple[tuple[Callable[[Picture, Picture], bool], str], ...] = (
+            (
+                lambda a, b: a.domain != b.domain,
+                "in several domains: an unseen domain whose images are trained on is not unseen",
+            ),
+            (lambda a, b: a.label != b.label, "in several classes: one of their labels is wrong"),
+            (
+                lambda a, b: a.domain == b.domain,
+                "several times in one domain: copies may be trained on and validated on",
+            ),
+        )
+        found = []
+        for related, what in kinds:
+            pairs = (next((p for p in combinations(group, 2) if related(*p)), None) for group in self.duplicates)
+            if told := [pair for pair in pairs if pair is not None]:
+                example = " and ".join(map(self._place, told[0]))
+                found.append(f"{_images(len(told))} {what}, e.g. {example}")
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """What was ignored, and what decoding makes of images that are not plain RGB."""
+        facts = self.facts.values()
+        kinds = (
+            (sum(fact["mode"] in GREY for fact in facts), "grey: repeated to three channels"),
+            (sum(fact["largest"] is not None for fact in facts), "16-bit: the upper 8 bits are used"),
+            (sum(fact["alpha"] for fact in facts), "with transparency: shown on white"),
+            (sum(fact["mode"] == "CMYK" for fact in facts), "CMYK: converted to RGB"),
+            (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),
+        )
+        return self.folder.notes() + [f"{_images(count)} {what}" for count, what in kinds if count]
+
+    @property
+    def sizes(self) -> dict[str, list[int]]:
+        """Width and height of the smallest, the median and the largest image."""
+        ordered = sorted((fact["size"] for fact in self.facts.values()), key=lambda size: size[0] * size[1])
+        if not ordered:
+            return {}
+        middle = [round(median(size[side] for size in ordered)) for side in (0, 1)]
+        return {"smallest": ordered[0], "median": middle, "largest": ordered[-1]}
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder.path),
+            "domains": self.folder.domains,
+            "classes": self.folder.classes,
+            "images": len(self.facts),
+            "counts": self.counts,
+            "sizes": self.sizes,
+            "unreadable": {self._place(picture): reason for picture, reason in self.bad.items()},
+            "duplicates": [[self._place(picture) for picture in group] for group in self.duplicates],
+            "ignored": self.folder.ignored,
+            "problems": self.problems,
+            "warnings": self.warnings,
+            "notes": self.notes,
+        }
+
+    def _place(self, picture: Picture) -> str:
+        return str(picture.file.relative_to(self.folder.path))
+
+
+def check(path: Path) -> Check:
+    """Decodes every image of a folder, in parallel."""
+    folder = scan(path.expanduser().resolve())
+    answers = list(spread(folder.files, f"checking {folder.name}"))
+    facts = {folder.pictures[i]: answer for i, answer in answers if "bad" not in answer}
+    bad = {folder.pictures[i]: answer["bad"] for i, answer in answers if "bad" in answer}
+    return Check(folder, facts, bad)
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'' if count == 1 else 's'}"

@@ -1,0 +1,96 @@
+"""Data in memory as a folder, so that other processes and later days can load it: arrays and what they are.
+
+DIR/images.npy           uint8 [N, C, H, W] or float vectors [N, D], memory-mapped when loaded
+DIR/labels.npy           int64 [N]
+DIR/environments.json    names, sizes, normalisation, and the digest of the arrays; written last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+
+if TYPE_CHECKING:
+    from domainwise.data.environments import Environments
+
+FORMAT = 1
+DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
+
+
+def fingerprint(data: Environments) -> str:
+    """Sixteen hexadecimal digits that belong to the data's content."""
+    content = hashlib.sha256(repr((tuple(data.sizes.items()), data.classes, data.shape)).encode())
+    for part in (data.images, data.labels, data.mean, data.std):
+        content.update(part.cpu().contiguous().numpy().data)
+    return content.hexdigest()[:16]
+
+
+def save_environments(data: Environments, folder: Path) -> Path:
+    """Leaves the data in a folder, whose path then names a dataset."""
+    files.writable_folder(folder)
+    for name, part in ((IMAGES, data.images), (LABELS, data.labels)):
+        with files.atomic(folder / name) as file:
+            np.save(file, part.cpu().numpy(), allow_pickle=False)
+    description = {
+        "format": FORMAT,
+        "name": data.name,
+        "sizes": data.sizes,
+        "classes": data.classes,
+        "mean": data.mean.tolist(),
+        "std": data.std.tolist(),
+        "state": fingerprint(data),
+    }
+    with files.atomic(folder / DESCRIPTION) as file:
+        file.write(json.dumps(description, indent=1).encode())
+    return folder
+
+
+def is_saved(folder: Path) -> bool:
+    return (folder / DESCRIPTION).is_file()
+
+
+def load_environments(folder: Path, state: str | None = None) -> Environments:
+    """The data a folder holds; memory-mapped, so that many processes share it. `state` is what it must be."""
+    import torch
+
+    from domainwise.data.environments import Environments
+
+    try:
+        described: dict[str, Any] = json.loads((folder / DESCRIPTION).read_bytes())
+        if described["format"] != FORMAT:
+            raise UserError(f"{folder / DESCRIPTION} is of format {described['format']}, this version reads {FORMAT}")
+        images, labels = (
+            torch.from_numpy(np.load(folder / name, mmap_mode="c", allow_pickle=False)) for name in (IMAGES, LABELS)
+        )
+        dtype = images.dtype if images.ndim == 2 else torch.float32
+        mean, std = (torch.tensor(described[name], dtype=dtype) for name in ("mean", "std"))
+        sizes = {str(name): int(size) for name, size in described["sizes"].items()}
+        found = Environments(described["name"], images, labels, sizes, tuple(described["classes"]), mean, std)
+        if len(images) != len(labels) or sum(sizes.values()) != len(images):
+            raise ValueError("its parts differ in length")
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{folder} holds no whole data ({error}): save it again") from None
+    if state is not None and state != described["state"]:
+        raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")
+    return found
+
+
+def saved_dataset(folder: Path, state: str | None = None) -> Dataset:
+    """A folder of saved data as a dataset, named by its path and content."""
+    folder = folder.expanduser().resolve()
+    found = load_environments(folder, state)
+    state = state or str(json.loads((folder / DESCRIPTION).read_bytes())["state"])
+    return replace(
+        Dataset.of(found, summary=f"Data saved in {folder}."),
+        name=f"{folder}#{state}",
+        loader=lambda _: load_environments(folder, state),
+    )

@@ -1,0 +1,1 @@
+"""How a step runs: eager, captured, compiled, on several threads or ranks."""

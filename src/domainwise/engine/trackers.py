@@ -1,0 +1,155 @@
+"""Trackers: a run's records also sent to TensorBoard, Weights & Biases or MLflow, as they are made.
+
+The records in the run's folder stay what counts: a tracker that fails is left alone with a warning, and training goes
+on. A run that continues from its checkpoint continues its curves.
+"""
+
+import logging
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from domainwise.core.errors import UserError, unknown
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.runs import Run
+
+log = logging.getLogger(__name__)
+
+
+class Tracker(Protocol):
+    """Anything that wants to hear of one run."""
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """What was measured after a step: "accuracy/<domain>/<split>" and "loss/<domain>/<split>"."""
+
+    def end(self, status: Status | None) -> None:
+        """How the run ended; None where it only stopped, to be continued."""
+
+
+class TensorBoard:
+    """Event files in the run's own folder: tensorboard --logdir OUT."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        self.writer: Any = _need("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder / "tensorboard"))
+        self.writer.add_text("run", f"{run}\n\n" + "\n".join(f"- {k}: {v}" for k, v in run.describe().items()))
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def end(self, status: Status | None) -> None:
+        if status is not None:
+            self.writer.add_text("status", f"{status.status} {status.reason}", status.step)
+        self.writer.close()
+
+
+class WandB:
+    """A run of the same identity in the project `domainwise`; WANDB_PROJECT and WANDB_MODE are respected."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        wandb = _need("wandb", "wandb")
+        self.run: Any = wandb.init(
+            project=wandb.env.get_project() or "domainwise",
+            id=run.id,
+            name=str(run),
+            config=run.describe(),
+            dir=str(folder),
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(silent=True),
+        )
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def end(self, status: Status | None) -> None:
+        state = "stopped" if status is None else status.status
+        self.run.summary["status"] = state
+        self.run.finish(exit_code=0 if state in ("stopped", "done") else 1)
+
+
+class MLflow:
+    """A run of the experiment `domainwise` where MLFLOW_TRACKING_URI says; its tag `domainwise.run` is the identity."""
+
+    TAG = "domainwise.run"
+
+    def __init__(self, run: Run, folder: Path) -> None:  # noqa: ARG002 (MLflow knows its own place)
+        self.client: Any = _need("mlflow", "mlflow").MlflowClient()
+        found = self.client.get_experiment_by_name("domainwise")
+        experiment = found.experiment_id if found else self.client.create_experiment("domainwise")
+        earlier = self.client.search_runs([experiment], f"tags.`{self.TAG}` = '{run.id}'", max_results=1)
+        self.id: str = (
+            earlier[0].info.run_id
+            if earlier
+            else self.client.create_run(experiment, tags={self.TAG: run.id}, run_name=str(run)).info.run_id
+        )
+        if not earlier:
+            for name, value in run.describe().items():
+                self.client.log_param(self.id, name, str(value)[:500])
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.client.log_metric(self.id, re.sub(r"[^\w\-. :/]", "_", name), value, step=step)
+
+    def end(self, status: Status | None) -> None:
+        state = "KILLED" if status is None else "FINISHED" if status.status == "done" else "FAILED"
+        self.client.set_terminated(self.id, state)
+
+
+TRACKERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MLflow,
+}
+
+
+def check(names: Sequence[str]) -> None:
+    """Finds an unknown name or a missing package before any work."""
+    for name in names:
+        if name not in TRACKERS:
+            raise unknown("tracker", name, TRACKERS)
+        _need({"tensorboard": "torch.utils.tensorboard"}.get(name, name), name)
+
+
+class Trackers:
+    """All trackers of one run. The first failure of one is logged, and it hears no more."""
+
+    def __init__(self, names: Sequence[str], run: Run, folder: Path) -> None:
+        self.active: dict[str, Tracker] = {}
+        for name in names:
+            try:
+                self.active[name] = TRACKERS[name](run, folder)
+            except Exception as error:
+                self._lose(name, error)
+
+    def record(self, step: int, records: Sequence[Record]) -> None:
+        values = {}
+        for record in records:
+            values[f"accuracy/{record.domain}/{record.split}"] = record.accuracy
+            values[f"loss/{record.domain}/{record.split}"] = record.loss
+        for name, tracker in list(self.active.items()):
+            try:
+                tracker.record(step, values)
+            except Exception as error:
+                self._lose(name, error)
+
+    def end(self, status: Status | None) -> None:
+        for name, tracker in list(self.active.items()):
+            try:
+                tracker.end(status)
+            except Exception as error:
+                self._lose(name, error)
+
+    def _lose(self, name: str, error: Exception) -> None:
+        self.active.pop(name, None)
+        log.warning("%s hears no more of this run (%s: %s); its records go on", name, type(error).__name__, error)
+
+
+def _need(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(f"--log-to {package} needs {package}: pip install {package}") from None

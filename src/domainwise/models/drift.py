@@ -1,0 +1,111 @@
+"""Drift: how far new data is from what a model was trained on, in the model's own features, without labels.
+
+New samples are compared with the held-out samples of every training domain that the model keeps, and with all of them
+together, by the kernel two-sample test. They count as new only if they differ from each: data from any one training
+domain (or an even mixture of all) is then called new with at most the probability LEVEL.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from domainwise.core.errors import UserError
+from domainwise.core.seeds import generator
+from domainwise.models.mmd import PERMUTATIONS, TwoSamples, compare, median_distance
+from domainwise.models.model import Model
+
+LEVEL = 0.01
+LARGEST = 512
+"""New samples beyond these are left out: the test would take long and say the same."""
+FEW = 20
+"""With fewer samples, new ones or those of a training domain, only a large difference shows."""
+TOGETHER = "all together"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The distance of new samples to each training domain, and how far those are from one another."""
+
+    samples: int
+    references: Mapping[str, int]  # samples the model keeps of each training domain; of a single one none are compared
+    domains: Mapping[str, TwoSamples]
+    together: TwoSamples
+    between: float | None  # the largest MMD^2 between two training domains; None for a single one
+
+    @property
+    def nearest(self) -> str:
+        return min(self.domains, key=lambda domain: self.domains[domain].mmd2)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the samples differ from every training domain, and from their mixture."""
+        return max(test.p for test in (*self.domains.values(), self.together)) <= LEVEL
+
+    @property
+    def caveat(self) -> str:
+        """What so few samples, new ones or kept ones, cannot tell; empty where there are enough."""
+        smallest = min(self.domains, key=lambda domain: self.references[domain])
+        few = [f"{self.samples} samples"] if self.samples < FEW else []
+        if self.references[smallest] < FEW:
+            few.append(f"{self.references[smallest]} held-out samples of {smallest}")
+        told = [f"With {' and '.join(few)} only a large difference shows."] if few else []
+        if left_out := [domain for domain in self.references if domain not in self.domains]:
+            told.append(f"Not compared with {', '.join(left_out)}: of one held-out sample nothing can be told.")
+        return f" ({' '.join(told)})" if told else ""
+
+    @property
+    def sentence(self) -> str:
+        """What it means."""
+        few = self.caveat
+        if not self.drifted:
+            tests = {**self.domains, TOGETHER: self.together}
+            alike = max(tests, key=lambda name: tests[name].p)
+            like = "the training domains together" if alike == TOGETHER else alike
+            return f"No drift: these samples cannot be told from {like} (p = {tests[alike].p:.2g}).{few}"
+        near = self.domains[self.nearest]
+        size = ""
+        if self.between is not None and self.between > 0:
+            size = f", at {near.mmd2 / self.between:.1f} times the largest distance between training domains"
+        return (
+            f"Drift: these samples differ from every training domain; the nearest is {self.nearest} "
+            f"(p = {near.p:.2g}){size}. Accuracies measured on the training domains need not hold here: label a few "
+            f"and evaluate.{few}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "drifted": self.drifted,
+            "sentence": self.sentence,
+            "samples": self.samples,
+            "references": dict(self.references),
+            "nearest": self.nearest,
+            "domains": {domain: asdict(test) for domain, test in self.domains.items()},
+            "together": asdict(self.together),
+            "between": self.between,
+        }
+
+
+def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
+    """Compares raw inputs with the training domains; of more than LARGEST a random part."""
+    reference = {domain: features for domain, features in model.reference.items() if features.shape[:1] > (1,)}
+    if not reference:
+        why = "its features depend on their batch" if model.card.algorithm == "ARM" else "it was fitted without any"
+        raise UserError(f"this {model.card.algorithm} model keeps no features to compare with ({why})")
+    if len(inputs) < 2:
+        raise UserError(f"{len(inputs)} samples: drift needs at least 2 to compare, better {FEW} or more")
+    chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
+    new = model.embed(inputs[chosen]).cpu()
+    if any(features.shape[1:] != new.shape[1:] for features in reference.values()):
+        raise UserError("the features this model keeps are not its own: fit it again")
+    width = median_distance(new, *reference.values())
+    random = generator("drift", seed)
+    tests = {domain: compare(features, new, width, random, permutations) for domain, features in reference.items()}
+    everything = torch.cat(list(reference.values()))
+    pairs = [compare(a, b, width, random, 1).mmd2 for a, b in combinations(reference.values(), 2)]
+    together = compare(everything, new, width, random, permutations)
+    sizes = {domain: len(features) for domain, features in model.reference.items()}
+    return Drift(len(new), sizes, tests, together, max(pairs) if pairs else None)

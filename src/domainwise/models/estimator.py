@@ -1,0 +1,122 @@
+"""A scikit-learn estimator: `DomainGeneralizer(algorithm="DAT", eps=2.0).fit(X, y, domains=d).predict(X)`."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+
+from domainwise.data.environments import Environments
+from domainwise.models.fit import fit
+from domainwise.models.model import Model
+
+
+class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifies rows of numbers [n, D] (or uint8 images [n, C, H, W]) from domains that it never saw.
+
+    `domains` names the domain of every sample that `fit` is given; without it all are of one. Further keyword arguments
+    are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...), which grids may search like any other.
+    `held_out` is the part of every domain that is not trained on but kept to measure drift against. The fitted
+    `model_` is a `Model`: it can be saved, exported and asked about drift.
+    """
+
+    classes_: npt.NDArray[Any]
+    model_: Model
+
+    def __init__(
+        self,
+        algorithm: str = "DAT",
+        *,
+        steps: int = 300,
+        network: str | None = None,
+        held_out: float = 0.0,
+        precision: str = "auto",
+        device: str = "auto",
+        random_state: Any = 0,
+        **hparams: Any,
+    ) -> None:
+        self.algorithm = algorithm
+        self.steps = steps
+        self.network = network
+        self.held_out = held_out
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self._hparams = hparams
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {**super().get_params(deep), **self._hparams}
+
+    def set_params(self, **params: Any) -> "DomainGeneralizer":
+        """A name that is none of the above is a hyper-parameter, which `fit` checks, as scikit-learn's custom is."""
+        own = {name: value for name, value in params.items() if name in self._get_param_names()}
+        super().set_params(**own)
+        self._hparams = {**self._hparams, **{name: value for name, value in params.items() if name not in own}}
+        return self
+
+    def fit(self, X: Any, y: Any, domains: Any = None) -> "DomainGeneralizer":
+        X, y = validate_data(self, X, y, **_form(X))
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        names = np.zeros(len(y), int) if domains is None else column_or_1d(domains)
+        check_consistent_length(X, names)
+        order = np.argsort(names, kind="stable")
+        found, counts = np.unique(names, return_counts=True)
+        inputs = torch.from_numpy(np.ascontiguousarray(X[order]))
+        channels = (inputs.shape[1],) if inputs.ndim == 2 else (inputs.shape[1], 1, 1)
+        dtype = inputs.dtype if inputs.ndim == 2 else torch.float32
+        data = Environments(
+            "samples",
+            inputs,
+            torch.from_numpy(labels[order].astype(np.int64)),
+            {str(name): int(count) for name, count in zip(found, counts, strict=True)},
+            tuple(str(name) for name in self.classes_),
+            torch.zeros(channels, dtype=dtype),
+            torch.ones(channels, dtype=dtype),
+        )
+        self.model_ = fit(
+            data,
+            self.algorithm,
+            steps=_plain(self.steps),
+            evaluate_every=_plain(self.steps),
+            network=self.network,
+            hparams={name: _plain(value) for name, value in self._hparams.items()},
+            held_out=self.held_out,
+            precision=self.precision,
+            device=self.device,
+            seed=_seed(self.random_state),
+        )
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        likely = self.predict_proba(X).argmax(1)
+        return self.classes_[likely]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Probabilities [n, classes], in the order of `classes_`."""
+        check_is_fitted(self)
+        return self.model_.predict_proba(validate_data(self, X, reset=False, **_form(X)))
+
+
+def _form(X: Any) -> dict[str, Any]:
+    """How scikit-learn is to read X: images as they are, all else as rows of floats."""
+    if getattr(X, "ndim", 0) != 4:
+        return {"dtype": [np.float64, np.float32]}
+    if X.dtype != np.uint8:
+        raise ValueError(f"images [n, channels, height, width] must be uint8, not {X.dtype}")
+    return {"allow_nd": True, "dtype": None}
+
+
+def _plain(value: Any) -> Any:
+    """Grids are often made of numpy's numbers."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,142 @@
+"""fit: from data to a model that can be used."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.core import torchrun
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
+from domainwise.engine.devices import pick_precision
+from domainwise.engine.train import Outcome, train
+from domainwise.models.card import Card, versions
+from domainwise.models.model import Model
+from domainwise.models.source import source
+from domainwise.nets.weights import planned
+from domainwise.protocol.records import RunFolder
+from domainwise.protocol.spaces import Value
+from domainwise.sweep.plan import plan_run
+
+REFERENCE = 256
+"""Held-out samples of each training domain whose features the model keeps, to measure drift against."""
+
+
+def fit(
+    environments: Environments | Path | str,
+    algorithm: str = "DAT",
+    *,
+    test_domains: Sequence[str | int] | str | int = (),
+    network: str | None = None,
+    steps: int | None = None,
+    evaluate_every: int | None = None,
+    hparams: Mapping[str, Value] | None = None,
+    held_out: float | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | str | None = None,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    weights: str = "",
+    augmentation: str | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Model:
+    """Trains on every domain but the test domains (by default on all), and gives the model of the last step.
+
+    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A part of every domain
+    (`held_out`, by default a fifth) is not trained on: it watches the accuracy, and drift is measured against it; with
+    0 all is trained on and neither is known.
+
+    With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
+    again returns at once, an interrupted one continues. `progress` is told the number of every step.
+    """
+    if torchrun.size() > 1:
+        raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
+    data = source(environments, data_root, image_size, network)
+    if held_out is not None:
+        if not 0 <= held_out < 1:
+            raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
+        data = replace(data, dataset=replace(data.dataset, held_out=held_out))
+    run = plan_run(
+        data.dataset,
+        algorithm,
+        test_domains,
+        hparams=hparams,
+        network=network,
+        steps=steps,
+        evaluate_every=evaluate_every,
+        seed=seed,
+        precision=pick_precision(precision, device),
+        image_size=image_size,
+        weights=planned(network or "", weights, data_root),
+        augmentation=augmentation,
+    )
+    with records_folder(out) as folder:
+        outcome = train(
+            run, folder, device=device, data_root=data_root, environments=data.environments, progress=progress
+        )
+        model = trained_model(outcome, data.environments, device)
+        if out is not None:
+            model.save(folder)
+    return model
+
+
+def trained_model(outcome: Outcome, environments: Environments, device: str = "auto") -> Model:
+    """The model a training has left."""
+    run, status = outcome.run, outcome.status
+    if status.status != "done":
+        advice = "; try a smaller lr" if status.status == "diverged" else ""
+        raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
+    splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
+    reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
+    card = Card(
+        run.algorithm,
+        run.hparams,
+        run.network,
+        environments.classes,
+        environments.shape,
+        tuple(reading.mean.flatten().tolist()),
+        tuple(reading.std.flatten().tolist()),
+        {domain: len(split["in"]) for domain, split in splits.items()},
+        _summary(outcome),
+        versions(),
+    )
+    model = Model(card, RunFolder(outcome.folder.parent, run).load_model(), device=device)
+    held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
+    with suppress(UserError):  # ARM's samples have no features of their own
+        model.reference = {domain: model.embed(environments.images[rows]).cpu() for domain, rows in held_out.items()}
+    return model
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    """How the model was trained and what it reached, in plain JSON values."""
+    last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
+    accuracy: dict[str, dict[str, float]] = {}
+    for record in last:
+        accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
+    seconds = last[-1].seconds if last else 0.0
+    groups = ALGORITHMS[outcome.run.algorithm].batch_dependent
+    return {
+        "run": json.loads(json.dumps(outcome.run.describe())),
+        "id": outcome.run.id,
+        "accuracy": accuracy,
+        "seconds": seconds,
+        "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
+    }
+
+
+@contextmanager
+def records_folder(out: Path | str | None) -> Iterator[Path]:
+    """Where the training's records go: the user's folder, or one that vanishes."""
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="domainwise-") as folder:
+        yield Path(folder)

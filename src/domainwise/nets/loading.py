@@ -1,0 +1,74 @@
+"""Weights from a file into a network, without executing code."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from domainwise.core.errors import UserError
+from domainwise.nets.weights import locate
+
+SUFFIXES = (".safetensors", ".pth", ".pt")
+OPTIONAL = "num_batches_tracked"
+HEAD = "fc."
+OWN = "network.features."
+"""How the features' keys begin in the models that a training leaves here."""
+
+
+def start_from(features: nn.Module, reference: str, root: Path | None = None) -> None:
+    """Copies a run's weights into its feature network."""
+    path = locate(reference, root)
+    fill(features, read(path), path)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors, .pth or .pt file, by name. A pickle that would execute code is refused."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: weights are read from files ending in {', '.join(SUFFIXES)}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(
+            f"{path} holds more than tensors, or is damaged; it is not opened, since unpickling could execute code: "
+            "save the model's state_dict() as .safetensors"
+        ) from None
+    except (SafetensorError, RuntimeError, ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path} is not a dictionary of tensors: save the model's state_dict()")
+    return found
+
+
+def fill(features: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Copies tensors into a network, cast to its dtype. Keys and shapes must agree; a classifier's are left out."""
+    if any(key.startswith(OWN) for key in tensors):
+        tensors = {key.removeprefix(OWN): value for key, value in tensors.items() if key.startswith(OWN)}
+    wanted = features.state_dict()
+    given = {key: value for key, value in tensors.items() if not key.startswith(HEAD)}
+    missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
+    unknown = [key for key in given if key not in wanted]
+    misshapen = [
+        f"{key} {list(given[key].shape)} instead of {list(value.shape)}"
+        for key, value in wanted.items()
+        if key in given and given[key].shape != value.shape
+    ]
+    wrong = [
+        f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {kind} ({_few(keys)})"
+        for kind, keys in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
+        if keys
+    ]
+    if wrong:
+        raise UserError(f"{path} does not fit {type(features).__name__}: {'; '.join(wrong)}")
+    features.load_state_dict(given, strict=False)
+
+
+def _few(keys: Sequence[str], most: int = 3) -> str:
+    return ", ".join(keys[:most]) + (", ..." if len(keys) > most else "")

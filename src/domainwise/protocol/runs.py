@@ -1,0 +1,106 @@
+"""A Run: the frozen description of one training, whose hash is its identity."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+from domainwise.core.errors import UserError
+from domainwise.protocol.dataset_names import title
+from domainwise.protocol.spaces import HParams
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
+HELD_OUT = 0.2
+"""The fraction of a domain that is its `out` split."""
+TRACKABLE = ("penalties",)
+"""What a run may record besides accuracies, at every evaluation."""
+
+FORMAT = 2
+"""Raised when a Run's fields change meaning; part of its identity."""
+
+
+def added(default: Any) -> Any:
+    """A field that Run has got since runs were published: at its default it is no part of a description or identity."""
+    return field(default=default, metadata={"added": True})
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides a training's result. Make one with `domainwise.plan`, which fills in defaults and
+    checks.
+
+    A run of the setting "multi" belongs to a table of domains left out in turn, one of "single" to a table of training
+    on one domain and testing on each other. `variant` names the search a run belongs to, where one algorithm is
+    searched in several spaces. `weights` says what a pre-trained network starts from, as "file#fingerprint": the
+    fingerprint (the first 16 digits of the file's SHA-256) is part of the run's identity, where the file lies is not.
+    With `full_curves` every split is judged, not only those that selection rules look at.
+    """
+
+    dataset: str
+    algorithm: str
+    train_domains: tuple[str, ...]
+    test_domains: tuple[str, ...]
+    hparams: HParams
+    network: str
+    steps: int
+    evaluate_every: int
+    draw: int = 0
+    trial: int = 0
+    seed: int = 0
+    precision: str = "fp32"
+    track: tuple[str, ...] = ()
+    validation_domains: tuple[str, ...] = ()
+    held_out: float = HELD_OUT
+    setting: str = "multi"
+    variant: str = ""
+    weights: str = ""
+    augmentation: str = "none"
+    image_size: int = 0
+    full_curves: bool = False
+    format: int = FORMAT
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if not self._is_left_out(one)}
+
+    def _is_left_out(self, one: Field[Any]) -> bool:
+        return bool(one.metadata.get("added")) and getattr(self, one.name) == one.default
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Run":
+        if description.get("format") != FORMAT:
+            raise UserError(f"a run of format {description.get('format')!r}; this version reads format {FORMAT}")
+        lists = {
+            name: tuple(description[name]) for name in ("train_domains", "test_domains", "validation_domains", "track")
+        }
+        return cls(**{**description, **lists})
+
+    @cached_property
+    def id(self) -> str:
+        """The identity: equal for equal descriptions, in any process, on any machine."""
+        described = self.describe() | {"weights": self.weights.rpartition("#")[2]}
+        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """All whose samples it looks at."""
+        return (*self.train_domains, *self.validation_domains, *self.test_domains)
+
+    def held_out_of(self, domain: str) -> float:
+        """The fraction of a domain that is its `out` split; a validation domain is judged whole."""
+        return 0.0 if domain in self.validation_domains else self.held_out
+
+    def evaluated_at(self, step: int) -> bool:
+        """Whether the network is judged after this step: every `evaluate_every`th from the first, and the last."""
+        return step % self.evaluate_every == 0 or step == self.steps - 1
+
+    def __str__(self) -> str:
+        unseen = "+".join(self.test_domains) or "none"
+        return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"

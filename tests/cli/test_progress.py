@@ -1,0 +1,41 @@
+"""What a person is told while a sweep runs."""
+
+from pathlib import Path
+
+import pytest
+
+from domainwise.cli import progress
+from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.sweep.events import Event
+from domainwise.sweep.plan import plan_run
+from domainwise.sweep.status import standing
+
+
+def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that had ended before, and the start of the workers, say nothing about how fast it goes."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    old, first, second, third = (plan_run("BackgroundDigits", "ERM", [0], trial=t, steps=100) for t in range(4))
+    watch = progress.Watch([old, first, second, third], tmp_path)
+    watch.note(Event(old, 99, Status(old.id, 99, "done", ""), earlier=True))
+    now[0] += 50
+    watch.note(Event(first, 0))
+    assert watch.line == "1/4 done, 1 running, 0 failed, 2 remaining, estimating the time left"
+    now[0] += 10
+    watch.note(Event(first, 50))
+    assert watch.line == "1/4 done, 1 running, 0 failed, 2 remaining, about 50 s left", "249 steps at 5 a second"
+    watch.note(Event(second, 0, Status(second.id, 0, "failed", "no")))
+    assert watch.line.startswith("1/4 done, 1 running, 1 failed, 1 remaining")
+    assert watch.statuses[second].status == "failed" and watch.best_line == ""
+
+
+def test_a_run_that_was_never_judged_says_nothing_of_the_time_left(tmp_path: Path) -> None:
+    """As one trained on all there is, with nothing held out."""
+    unjudged, judged, waiting = (plan_run("BackgroundDigits", "ERM", [0], trial=t, steps=100) for t in range(3))
+    for run in (unjudged, judged):
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append([Record(run.id, 99, "scene1", "in", 0.5, 1.0, 7.0)] if run == judged else [])
+        folder.append([Status(run.id, 99, "done", "")])
+    assert standing(tmp_path, [unjudged, waiting]).seconds_left is None
+    assert standing(tmp_path, [unjudged, judged, waiting]).seconds_left == 7.0

@@ -1,0 +1,398 @@
+"""The decode cache: right pixels, once, whole or absent, shared, and renewed when the files change."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+
+from domainwise.core.errors import UserError
+from domainwise.data.images import cache as caching
+from domainwise.data.images import decode as decoding
+from domainwise.data.images import parallel
+from domainwise.data.images.cache import cache_root, decode, decoded
+from domainwise.data.images.decode import BadImage, facts, read
+from folders import picture
+from processes import all_gone, quick_context
+
+SIZE = 16
+
+
+def files_in(folder: Path, count: int, suffix: str = ".png") -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"{number:04d}{suffix}" for number in range(count)]
+    for number, file in enumerate(files):
+        picture(number).save(file)
+    return files
+
+
+def by_hand(file: Path, size: int = SIZE) -> torch.Tensor:
+    image = Image.open(file).convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.glob("*/*") if path.name != ".lock")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files each build decoded."""
+    builds: list[int] = []
+    spread = caching.spread
+
+    def counting(files: list[Path], *arguments: object, **options: object) -> object:
+        builds.append(len(files))
+        return spread(files, *arguments, **options)
+
+    monkeypatch.setattr(caching, "spread", counting)
+    return builds
+
+
+# what is decoded
+
+
+@pytest.mark.parametrize("suffix", decoding.SUFFIXES)
+def test_every_suffix_is_read(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"image{suffix}"
+    image = picture(1)
+    if suffix == ".pgm":
+        image = image.convert("L")
+    elif suffix == ".pbm":
+        image = image.convert("1")
+    image.save(file)
+    assert torch.equal(torch.from_numpy(read(file, SIZE)), by_hand(file))
+
+
+def test_transparent_parts_show_white(tmp_path: Path) -> None:
+    clear = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert (read(tmp_path / "clear.png", 4) == 255).all()
+    palette = Image.new("P", (8, 8), 3)
+    palette.putpalette([0] * 768)
+    palette.info["transparency"] = 3
+    palette.save(tmp_path / "palette.gif", transparency=3)
+    assert (read(tmp_path / "palette.gif", 4) == 255).all()
+    assert facts(tmp_path / "palette.gif")["alpha"]
+
+
+def test_grey_and_cmyk_become_rgb(tmp_path: Path) -> None:
+    Image.new("L", (8, 8), 77).save(tmp_path / "grey.png")
+    assert (read(tmp_path / "grey.png", 4) == 77).all()
+    Image.fromarray(np.full((8, 8), 0x4D00, np.uint16)).save(tmp_path / "deep.png")
+    assert (read(tmp_path / "deep.png", 4) == 0x4D).all(), "16 bits are scaled, not clipped"
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "print.jpg")
+    red = read(tmp_path / "print.jpg", 4)
+    assert (red[0] > 250).all() and (red[1:] < 5).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_cameras_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture(5, 8, 16).save(tmp_path / "turned.png", exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(tmp_path / "turned.png"))
+    expected = np.asarray(upright.resize((8, 8), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert (read(tmp_path / "turned.png", 8) == expected).all()
+    assert facts(tmp_path / "turned.png")["turned"] == (orientation != 1)
+
+
+def test_a_huge_jpeg_is_decoded_at_a_fraction_and_looks_the_same(tmp_path: Path) -> None:
+    image = picture(3, 8, 8).resize((1024, 768), Image.Resampling.BICUBIC)
+    image.save(tmp_path / "huge.jpg", quality=95)
+    assert np.abs(read(tmp_path / "huge.jpg", SIZE).astype(int) - by_hand(tmp_path / "huge.jpg").numpy()).max() <= 2
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-200])
+
+
+BREAKAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (truncate, "truncated|Truncated|broken"),
+    "empty": (lambda file: file.write_bytes(b""), "the file is empty"),
+    "text": (lambda file: file.write_text("not an image at all"), "not an image of a known format"),
+    "float": (
+        lambda file: Image.fromarray(np.zeros((4, 4), np.float32)).save(file, format="TIFF"),
+        "floating-point pixels",
+    ),
+    "gone": (lambda file: file.unlink(), "No such file"),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_bad_image_has_a_reason(tmp_path: Path, breakage: str) -> None:
+    (file,) = files_in(tmp_path / "photos", 1)
+    spoil, reason = BREAKAGES[breakage]
+    spoil(file)
+    for look in (facts, lambda file: read(file, SIZE)):
+        with pytest.raises(BadImage, match=reason):
+            look(file)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".gif", ".tif"])
+def test_whatever_is_in_a_file_it_is_an_image_or_a_bad_one(tmp_path: Path, suffix: str) -> None:
+    file, random = tmp_path / f"image{suffix}", np.random.default_rng(0)
+    picture(3).save(file)
+    whole = np.frombuffer(file.read_bytes(), np.uint8)
+    outcomes = set()
+    for number in range(25):
+        spoilt = whole.copy()
+        spoilt[random.integers(0, min(len(whole), 200), 1 + number)] = random.integers(0, 256, 1 + number)
+        file.write_bytes(spoilt[: random.integers(1, len(whole)) if number % 3 else None].tobytes())
+        try:
+            assert read(file, SIZE).shape == (3, SIZE, SIZE)
+            outcomes.add("image")
+        except BadImage as error:
+            assert str(error) and "\n" not in str(error)
+            outcomes.add("bad")
+    assert "bad" in outcomes
+
+
+# once
+
+
+@pytest.mark.parametrize("count", [5, parallel.FEW + 20], ids=["here", "by helpers"])
+def test_decoded_once_in_the_order_of_the_files(tmp_path: Path, count: int, counted: list[int]) -> None:
+    files = files_in(tmp_path / "photos", count)[::-1]
+    images = decoded(files, SIZE, cache=tmp_path / "cache")
+    assert images.dtype == torch.uint8 and images.shape == (count, 3, SIZE, SIZE)
+    assert all(torch.equal(image, by_hand(file)) for image, file in zip(images, files, strict=True))
+    assert torch.equal(decoded(files, SIZE, cache=tmp_path / "cache"), images)
+    assert counted == [count]
+
+
+def test_each_size_has_its_own_entry(tmp_path: Path, counted: list[int]) -> None:
+    files = files_in(tmp_path / "photos", 3)
+    for size in (8, 16, 8, 16):
+        assert decoded(files, size, cache=tmp_path / "cache").shape == (3, 3, size, size)
+    assert counted == [3, 3] and len(entries(tmp_path / "cache")) == 2
+
+
+def change(file: Path) -> None:
+    before = file.stat()
+    picture(99).save(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+
+
+def test_a_changed_file_is_decoded_again_and_the_old_entries_go(tmp_path: Path, counted: list[int]) -> None:
+    files = files_in(tmp_path / "photos", 3)
+    for size in (8, SIZE):
+        old = decoded(files, size, cache=tmp_path / "cache")
+    kept = old.clone()
+    change(files[1])
+    new = decoded(files, SIZE, cache=tmp_path / "cache")
+    assert torch.equal(new[1], by_hand(files[1])) and not torch.equal(new[1], old[1])
+    assert torch.equal(old, kept), "what somebody still reads stays readable"
+    assert len(counted) == 3 and len(entries(tmp_path / "cache")) == 1
+
+
+def test_collections_do_not_replace_one_another_unless_they_are_one(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "photos", 6)
+    decoded(files[:3], SIZE, cache=tmp_path / "cache")
+    decoded(files[3:], SIZE, cache=tmp_path / "cache")
+    assert len(entries(tmp_path / "cache")) == 2
+    for part in (files[:3], files[:4]):
+        decode(part, SIZE, which="one growing folder", cache=tmp_path / "cache")
+    assert len(entries(tmp_path / "cache")) == 3
+
+
+# bad files
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "photos", 4)
+    truncate(files[2])
+    with pytest.raises(UserError, match=rf"cannot decode {files[2]}: .*truncated.*--skip-bad"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+    truncate(files[3])
+    with pytest.raises(UserError, match=r"0002.png: .* \(and 1 more\)"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("bad", [[0], [4], [1, 2], [0, 2, 4], [0, 1, 2, 3, 4]])
+def test_bad_files_are_left_out_and_the_rest_stays_in_order(tmp_path: Path, bad: list[int], counted: list[int]) -> None:
+    files = files_in(tmp_path / "photos", 5)
+    for number in bad:
+        files[number].write_bytes(b"")
+    for _ in range(2):
+        found = decode(files, SIZE, cache=tmp_path / "cache")
+        assert list(found.bad) == bad and set(found.bad.values()) == {"the file is empty"}
+        good = [by_hand(file) for number, file in enumerate(files) if number not in bad]
+        assert len(found.images) == len(good)
+        assert all(torch.equal(image, expected) for image, expected in zip(found.images, good, strict=True))
+    assert len(counted) == 1, "bad files are remembered too"
+
+
+def test_an_image_that_crashes_its_decoder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path / "photos", parallel.FEW + 10)
+    program = tmp_path / "fragile.py"
+    program.write_text(
+        f"import os, sys; sys.argv = {[decoding.__file__]!r}\n"
+        f"source = open({decoding.__file__!r}).read()\n"
+        "source = source.replace('def read(file', 'def read(file, size):\\n"
+        '    if "0017" in str(file): os.abort()\\n    return whole(file, size)\\n\\ndef whole(file\')\n'
+        "exec(compile(source, 'fragile', 'exec'))\n"
+    )
+    monkeypatch.setattr(decoding, "__file__", str(program))
+    found = decode(files, SIZE, cache=tmp_path / "cache")
+    assert found.bad == {17: "the decoder crashed on it"}
+    assert torch.equal(found.images[17], by_hand(files[18]))
+
+
+# whole or absent
+
+
+@pytest.mark.parametrize("damage", ["shortened", "no record", "not a record"])
+def test_a_damaged_entry_is_built_again(tmp_path: Path, damage: str, counted: list[int]) -> None:
+    files = files_in(tmp_path / "photos", 3)
+    decoded(files, SIZE, cache=tmp_path / "cache")
+    (entry,) = entries(tmp_path / "cache")
+    if damage == "shortened":
+        os.truncate(entry / "images.bin", 10)
+    elif damage == "no record":
+        (entry / "record.json").unlink()
+    else:
+        (entry / "record.json").write_text(json.dumps([1]))
+    assert torch.equal(decoded(files, SIZE, cache=tmp_path / "cache")[2], by_hand(files[2]))
+    assert len(counted) == 2
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path / "photos", 3)
+
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caching, "spread", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoded(files, SIZE, cache=tmp_path / "cache")
+    assert entries(tmp_path / "cache") == []
+    assert len(decoded(files, SIZE, cache=tmp_path / "cache")) == 3
+
+
+def build_slowly(photos: Path, cache: Path, pause: float, said: "Connection[object, object]") -> None:
+    """A process's life: tells that it builds, if it does, and what it found."""
+    spread = caching.spread
+
+    def slowly(*arguments: Any, **options: Any) -> Iterator[object]:
+        said.send("building")
+        for answer in spread(*arguments, **options):
+            time.sleep(pause)
+            yield answer
+
+    caching.spread = slowly  # type: ignore[assignment]
+    said.send(float(decoded(sorted(photos.iterdir()), SIZE, cache=cache).double().mean()))
+    said.close()
+
+
+@contextmanager
+def builders(tmp_path: Path, pause: float, number: int = 1) -> Iterator[list[tuple[Any, "Connection[object, object]"]]]:
+    context = quick_context()
+    started = []
+    for _ in range(number):
+        ours, theirs = context.Pipe()
+        arguments = (tmp_path / "photos", tmp_path / "cache", pause, theirs)
+        process = context.Process(target=build_slowly, args=arguments)
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    try:
+        yield started
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.join()
+
+
+def test_a_killed_build_leaves_no_entry_and_its_remains_are_cleared(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "photos", 3)
+    with builders(tmp_path, pause=60) as ((_, said),):
+        assert said.recv() == "building"
+    (remains,) = entries(tmp_path / "cache")
+    assert remains.suffix == ".tmp"
+    decoded(files, SIZE, cache=tmp_path / "cache")
+    (entry,) = entries(tmp_path / "cache")
+    assert (entry / "record.json").is_file()
+
+
+def test_two_processes_build_once(tmp_path: Path) -> None:
+    files_in(tmp_path / "photos", 4)
+    with builders(tmp_path, pause=0.2, number=2) as both:
+        words = [said.recv() for _, said in both]
+        assert sorted(map(type, words), key=str) == [float, str], "one builds, the other waits"
+        builder = both[words.index("building")][1]
+        assert builder.recv() in words
+
+
+def test_helpers_end_with_their_starter(tmp_path: Path) -> None:
+    files_in(tmp_path / "photos", parallel.FEW + 40)
+    with builders(tmp_path, pause=60) as ((process, said),):
+        assert said.recv() == "building"
+        deadline = time.monotonic() + 20
+        while not (helpers := _children(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert helpers
+    assert all_gone(helpers)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# where
+
+
+def test_the_cache_lies_in_the_data_root_or_the_users_cache_folder_but_never_among_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOMAINWISE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    root = tmp_path / "root"
+    assert cache_root(root) == tmp_path / "home" / "domainwise", "a data root that is not there is not made"
+    root.mkdir()
+    assert cache_root(root) == root / "cache"
+    assert cache_root(root, outside=root / "photos") == root / "cache"
+    assert cache_root(root, outside=root) == tmp_path / "home" / "domainwise"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cache_root(root) == tmp_path / "home" / "domainwise"
+    monkeypatch.setenv("DOMAINWISE_CACHE", "~/somewhere")
+    assert cache_root(root) == Path("~/somewhere").expanduser()
+
+
+def test_a_cache_that_cannot_be_written_is_a_users_error(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "photos", 1)
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match="set DOMAINWISE_CACHE"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+
+
+def test_no_room_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path / "photos", 1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"no room for 0\.0 GiB of decoded images in .*--image-size"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+
+
+def test_a_disk_that_fails_on_the_way_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path / "photos", 2)
+
+    def failing(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(decoding, "_write_row", failing)
+    with pytest.raises(UserError, match=r"cannot write the decode cache to .*: Input/output error"):
+        decoded(files, SIZE, cache=tmp_path / "cache")
+    assert entries(tmp_path / "cache") == []

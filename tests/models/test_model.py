@@ -1,0 +1,278 @@
+"""fit and the model it gives: what it reads, what it says, how it is judged."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import domainwise as dw
+from domainwise.algorithms import ALGORITHMS
+from domainwise.core.errors import UserError
+from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.train import train
+from domainwise.models.evaluation import DomainScore, Evaluation
+from domainwise.models.source import source
+from domainwise.protocol.runs import HELD_OUT
+from domainwise.sweep.plan import plan_run
+
+QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
+SIZE = 12
+
+
+def patterns(n: int = 30, channels: int = 3, seed: int = 0) -> dw.Environments:
+    """Three classes of pale patterns over a domain's own colour."""
+    random = np.random.default_rng(seed)
+    marks = random.integers(0, 2, (3, 1, SIZE, SIZE)) * 120
+    domains = {}
+    for name in ("field", "lab", "street"):
+        y = np.arange(n) % 3
+        colour = random.integers(0, 90, (1, channels, 1, 1))
+        domains[name] = ((colour + marks[y] + random.integers(0, 40, (n, channels, SIZE, SIZE))).astype(np.uint8), y)
+    return dw.Environments.from_arrays(domains, name="patterns", classes=("cat", "dog", "owl"))
+
+
+@pytest.fixture(scope="module")
+def data() -> dw.Environments:
+    return patterns()
+
+
+@pytest.fixture(scope="module")
+def model(data: dw.Environments) -> dw.Model:
+    return dw.fit(data, "DAT", steps=40, hparams={"batch_size": 16, "eps": 0.1}, device="cpu")
+
+
+def test_fit_trains_on_every_domain_unless_told(data: dw.Environments, model: dw.Model) -> None:
+    assert model.domains == ("field", "lab", "street")
+    kept = dw.fit(data, "ERM", test_domains="lab", **QUICK)
+    assert kept.domains == ("field", "street")
+    assert set(kept.card.training["accuracy"]["lab"]) == {"in", "out"}
+    assert kept.card.domains == {"field": 24, "street": 24}
+    assert HELD_OUT == 0.2
+
+
+def test_predictions_are_class_names_and_probabilities(data: dw.Environments, model: dw.Model) -> None:
+    images = data.images[:7].numpy()
+    probabilities = model.predict_proba(images)
+    assert probabilities.shape == (7, 3) and np.allclose(probabilities.sum(1), 1, atol=1e-6)
+    assert list(model.predict(images)) == [("cat", "dog", "owl")[i] for i in probabilities.argmax(1)]
+    assert np.array_equal(model.predict_proba(data.images[:7]), probabilities), "tensors are arrays too"
+
+
+def test_a_model_of_a_few_steps_has_learned(data: dw.Environments, model: dw.Model) -> None:
+    assert model.evaluate(data).average > 0.9
+
+
+def test_pictures_and_files_are_brought_to_the_models_size(model: dw.Model, tmp_path: Path) -> None:
+    picture = Image.fromarray(np.arange(48 * 40, dtype=np.uint32).astype(np.uint8).reshape(48, 40))
+    file = tmp_path / "näme with space.png"
+    picture.save(file)
+    small = picture.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    expected = model.predict_proba(np.asarray(small).transpose(2, 0, 1)[None])
+    for given in (picture, [picture], file, str(file), [file]):
+        assert np.array_equal(model.predict_proba(given), expected)
+    assert len(model.predict([picture, file, small])) == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros((2, SIZE, SIZE, 3), np.uint8), r"put the channels first: images.transpose\(0, 3, 1, 2\)"),
+        (np.zeros((2, 3, SIZE, SIZE), np.float32), r"cannot read float32 of shape \[2, 3, 12, 12\]: give uint8"),
+        (np.zeros((2, 3, 9, 9), np.uint8), r"give uint8 images of shape \[n, 3, 12, 12\]"),
+        (np.zeros((3, SIZE, SIZE), np.uint8), "cannot read uint8"),
+        (object(), "not object"),
+        ("absent.png", "absent.png is no readable image"),
+    ],
+)
+def test_what_the_model_cannot_read_is_refused(model: dw.Model, bad: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        model.predict(bad)
+
+
+def test_a_text_file_is_no_image(model: dw.Model, tmp_path: Path) -> None:
+    (tmp_path / "note.png").write_text("not a picture")
+    with pytest.raises(UserError, match=r"note\.png is no readable image"):
+        model.predict(tmp_path / "note.png")
+
+
+def test_no_images_no_predictions(model: dw.Model) -> None:
+    assert model.predict(np.zeros((0, 3, SIZE, SIZE), np.uint8)).shape == (0,)
+    assert model.predict_proba(np.zeros((0, 3, SIZE, SIZE), np.uint8)).shape == (0, 3)
+
+
+def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
+    grey = dw.fit(patterns(channels=1), "ERM", **QUICK)
+    assert grey.predict(Image.new("RGB", (50, 50), "red")).shape == (1,)
+    odd = dw.fit(patterns(channels=2), "ERM", **QUICK)
+    with pytest.raises(UserError, match="pictures cannot be read as inputs of shape"):
+        odd.predict(Image.new("RGB", (50, 50)))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments, tmp_path: Path) -> None:
+    """The accuracies in the record, from the saved model: what a prediction depends on must have been saved."""
+    model = dw.fit(data, name, test_domains=["lab"], out=tmp_path, **QUICK)
+    named = source(data)
+    run = plan_run(named.dataset, name, ["lab"], hparams={"batch_size": 8}, steps=3)
+    outcome = train(run, tmp_path / "again", device="cpu", environments=named.environments)
+    assert outcome.algorithm is not None
+    parts = parts_to_judge(run, data)
+    judged = judge(outcome.algorithm, data, parts, run.train_domains)
+    loaded = dw.load(tmp_path, device="cpu")
+    for (domain, _), rows in parts.items():
+        known = domain if domain in model.domains else None
+        for mine in (model, loaded):
+            guesses = mine.probabilities(data.images[rows], known).argmax(1)
+            right = float((guesses == data.labels[rows]).double().mean())
+            assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
+    assert loaded.in_groups == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
+    assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
+
+
+def test_groups_matter_only_where_predictions_depend_on_them(data: dw.Environments) -> None:
+    arm, erm = dw.fit(data, "ARM", **QUICK), dw.fit(data, "ERM", **QUICK)
+    images = data.images[:16]
+    assert arm.batch_size == 8
+
+    def gap(model: dw.Model) -> float:
+        apart = np.concatenate([model.predict_proba(image) for image in images.split(1)])
+        return float(abs(model.predict_proba(images) - apart).max())
+
+    assert gap(arm) > 1e-6 > gap(erm)
+
+
+def test_mtl_makes_use_of_a_named_domain(data: dw.Environments) -> None:
+    model = dw.fit(data, "MTL", hparams={"batch_size": 8, "ema": 0.5}, steps=3, device="cpu")
+    images = data.images[:8]
+    assert abs(model.predict_proba(images) - model.predict_proba(images, domain="lab")).max() > 1e-7
+    with pytest.raises(UserError, match="'moon' was not trained on"):
+        model.predict(images, domain="moon")
+
+
+def test_evaluation_counts_by_domain_and_class(data: dw.Environments, model: dw.Model) -> None:
+    result = model.evaluate(data)
+    for domain in data.domains:
+        rows = data.rows(domain)
+        guesses = model.predict(data.images[rows])
+        truths = np.array(data.classes)[data.labels[rows].numpy()]
+        assert result.accuracy[domain] == pytest.approx(np.mean(guesses == truths))
+        for name in data.classes:
+            assert result.domains[domain].classes[name] == pytest.approx(np.mean(guesses[truths == name] == name))
+        assert result.domains[domain].samples == 30
+    domain, name, value = result.worst_class
+    assert value == min(min(score.classes.values()) for score in result.domains.values())
+    assert result.domains[domain].classes[name] == value
+    assert result.accuracy[result.worst_domain] == min(result.accuracy.values())
+    assert result.as_json()["domains"]["lab"]["accuracy"] == result.accuracy["lab"]
+    assert f"worst class {name} in {domain} ({100 * value:.1f} %)" in str(result)
+
+
+def test_averages_of_unseen_domains_and_of_those_trained_on_are_apart() -> None:
+    def scored(right: int, trained_on: bool) -> DomainScore:
+        return DomainScore({"cat": {"cat": right, "dog": 10 - right}}, trained_on)
+
+    seen, unseen = {"a": scored(10, True), "b": scored(8, True)}, {"new": scored(3, False), "far": scored(6, False)}
+    both = Evaluation({**seen, **unseen})
+    assert (both.average, both.average_unseen, both.average_trained_on) == pytest.approx((0.675, 0.45, 0.9))
+    assert str(both).startswith("Average over unseen domains 45.0 %, over domains trained on 90.0 %; worst domain new")
+    assert str(Evaluation(seen)).startswith("Average over domains trained on 90.0 %; worst domain b")
+    assert str(Evaluation(unseen)).startswith("Average over unseen domains 45.0 %; worst domain new")
+    told = Evaluation(unseen).as_json()
+    assert told["average_unseen"] == pytest.approx(0.45) and told["average_trained_on"] is None
+
+
+def test_a_dataset_is_evaluated_by_its_name(tmp_path: Path) -> None:
+    model = dw.fit("BackgroundDigits", "ERM", hparams={"batch_size": 4}, steps=1, device="cpu")
+    assert model.evaluate("BackgroundDigits") == model.evaluate(dw.DATASETS["BackgroundDigits"].load())
+    with pytest.raises(UserError, match="nowhere is not a folder"):
+        model.evaluate(str(tmp_path / "nowhere"))
+
+
+def test_evaluation_matches_classes_by_name(data: dw.Environments, model: dw.Model) -> None:
+    rows = data.rows("lab")
+    owls = rows[data.labels[rows] == 2]
+    fewer = dw.Environments.from_arrays({"new": (data.images[owls], np.zeros(len(owls), int))}, classes=("owl",))
+    assert model.evaluate(fewer).accuracy["new"] == model.evaluate(data).domains["lab"].classes["owl"]
+    foreign = dw.Environments.from_arrays({"new": (data.images[owls], np.zeros(len(owls), int))}, classes=("emu",))
+    with pytest.raises(UserError, match="class 'emu' that the model has not"):
+        model.evaluate(foreign)
+    with pytest.raises(UserError, match="inputs of shape"):
+        model.evaluate(dw.Environments.from_arrays({"new": (np.zeros((9, 3, 5, 5), np.uint8), np.zeros(9, int))}))
+
+
+def test_fit_continues_and_keeps_trainings_on_other_data_apart(data: dw.Environments, tmp_path: Path) -> None:
+    seen: list[int] = []
+    first = dw.fit(data, "ERM", out=tmp_path, progress=seen.append, **QUICK)
+    again = dw.fit(data, "ERM", out=tmp_path, progress=seen.append, **QUICK)
+    assert seen == [0, 1, 2], "the second call trains nothing"
+    assert np.array_equal(first.predict_proba(data.images), again.predict_proba(data.images))
+    other = dw.fit(patterns(seed=1), "ERM", out=tmp_path, progress=seen.append, **QUICK)
+    assert len(seen) == 6 and not np.array_equal(first.predict_proba(data.images), other.predict_proba(data.images))
+    assert len(list(tmp_path.glob("*/run.json"))) == 2
+    assert dw.load(tmp_path).card == other.card, "the folder is the model of the last training"
+
+
+def test_a_training_that_diverges_is_no_model(data: dw.Environments, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"diverged at step .* try a smaller lr"):
+        dw.fit(data, "ERM", hparams={"batch_size": 8, "lr": 1e30}, steps=5, device="cpu", out=tmp_path)
+    assert not (tmp_path / "model.json").exists()
+
+
+def test_all_can_be_trained_on(data: dw.Environments) -> None:
+    model = dw.fit(data, "ERM", held_out=0, **QUICK)
+    assert model.card.domains == {"field": 30, "lab": 30, "street": 30} and model.card.training["accuracy"] == {}
+    with pytest.raises(UserError, match="keeps no features to compare with"):
+        model.drift(data.images)
+    assert set(dw.fit(data, "ERM", held_out=0.5, **QUICK).card.domains.values()) == {15}
+    with pytest.raises(UserError, match="must be at least 0 and less than 1"):
+        dw.fit(data, "ERM", held_out=1.0, **QUICK)
+
+
+def test_fit_by_name_and_domains_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown domain of patterns-"):
+        dw.fit(patterns(), test_domains=["moon"])
+    with pytest.raises(UserError, match="unknown algorithm 'DTA'"):
+        dw.fit(patterns(), "DTA")
+    model = dw.fit("BackgroundDigits", "ERM", test_domains=[0], **QUICK)
+    assert model.domains == ("scene2", "scene3", "scene4") and model.classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize("name", ["DAT", "MTL", "EnsembleUAT"])
+def test_models_can_be_pickled_and_copied(name: str, data: dw.Environments) -> None:
+    model = dw.fit(data, name, **QUICK)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert np.array_equal(other.predict_proba(data.images[:9]), model.predict_proba(data.images[:9]))
+        assert other.card == model.card and list(other.reference) == list(model.reference)
+
+
+def test_fit_leaves_the_users_random_numbers_alone(data: dw.Environments) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    model = dw.fit(data, "ERM", **QUICK)
+    model.predict(data.images[:3])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_same_seed_gives_the_same_model(data: dw.Environments) -> None:
+    a, b, c = (dw.fit(data, "DAT", seed=seed, **QUICK).predict_proba(data.images[:5]) for seed in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["DAT", "MTL", "EnsembleUAT"])
+def test_a_model_of_the_gpu_predicts_alike_on_the_cpu(name: str, data: dw.Environments, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = dw.fit(data, name, steps=5, hparams={"batch_size": 8}, device="cuda", precision="fp32")
+    there, here = (
+        model.predict_proba(data.images),
+        dw.load(model.save(tmp_path), device="cpu").predict_proba(data.images),
+    )
+    assert model.device.type == "cuda" and np.allclose(there, here, atol=1e-3)

@@ -1,0 +1,269 @@
+"""Saved models: identical after the round trip; damaged, foreign or newer ones are refused in one line."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import domainwise as dw
+from domainwise.core.errors import UserError
+from domainwise.models.card import Card, _checksum
+from domainwise.models.folder import CARD, REFERENCE, WEIGHTS
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
+
+
+def noise(n: int = 20) -> dw.Environments:
+    draw = np.random.default_rng(1)
+    domains = {f"домен {d}": (draw.integers(0, 256, (n, 3, 8, 8), np.uint8), np.arange(n) % 2) for d in range(2)}
+    return dw.Environments.from_arrays(domains, name="noise", classes=("a b", "<ü>"))
+
+
+@pytest.fixture(scope="module")
+def model() -> dw.Model:
+    return dw.fit(noise(), "DAT", network="small-cnn", steps=2, hparams={"batch_size": 4}, device="cpu")
+
+
+@pytest.fixture
+def saved(model: dw.Model, tmp_path: Path) -> Path:
+    return model.save(tmp_path / "model")
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], None], honest: bool = True) -> None:
+    """Edits model.json, by default with a checksum that fits: what only a program would do."""
+    content = json.loads((folder / CARD).read_text())
+    edit(content)
+    if honest:
+        content.pop("checksum", None)
+        content["checksum"] = _checksum(content)
+    (folder / CARD).write_text(json.dumps(content))
+
+
+def test_the_round_trip_changes_no_bit(model: dw.Model, saved: Path) -> None:
+    loaded = dw.load(saved, device="cpu")
+    assert loaded.card == model.card
+    assert loaded.predict_proba(IMAGES).tobytes() == model.predict_proba(IMAGES).tobytes()
+    assert list(loaded.reference) == list(model.reference) == ["домен 0", "домен 1"]
+    assert all(torch.equal(loaded.reference[name], model.reference[name]) for name in model.reference)
+    again = loaded.save(saved.parent / "again")
+    for name in (CARD, WEIGHTS, REFERENCE):
+        assert (again / name).read_bytes() == (saved / name).read_bytes()
+
+
+def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> None:
+    draw = np.random.default_rng(2)
+    domains = {d: (draw.normal(size=(20, 3)) / 3, np.arange(20) % 2) for d in "ab"}
+    model = dw.fit(dw.Environments.from_arrays(domains), "ERM", steps=2, hparams={"batch_size": 4}, device="cpu")
+    x = draw.normal(size=(9, 3))
+    assert dw.load(model.save(tmp_path), device="cpu").predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
+
+
+@pytest.mark.slow
+def test_another_process_gets_the_same_bits(model: dw.Model, saved: Path) -> None:
+    np.save(saved / "x.npy", IMAGES)
+    code = (
+        "import sys, numpy as np, torch, domainwise as dw; torch.set_num_threads(1);"
+        "print(dw.load(sys.argv[1], device='cpu').predict_proba(np.load(sys.argv[1] + '/x.npy')).tobytes().hex())"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == model.predict_proba(IMAGES).tobytes().hex()
+
+
+def test_what_the_card_says(saved: Path) -> None:
+    card = json.loads((saved / CARD).read_text())
+    assert card["format"] == 1 and card["classes"] == ["a b", "<ü>"] and card["shape"] == [3, 8, 8]
+    assert card["mean"] == [0, 0, 0] and card["std"] == [1, 1, 1]
+    assert card["algorithm"] == "DAT" and card["network"] == "small-cnn" and card["hparams"]["batch_size"] == 4
+    assert card["domains"] == {"домен 0": 16, "домен 1": 16}
+    assert card["training"]["run"]["steps"] == 2 and card["training"]["accuracy"].keys() == card["domains"].keys()
+    assert card["versions"].keys() == {"domainwise", "torch", "python"}
+
+
+@pytest.mark.parametrize("name", [CARD, WEIGHTS, REFERENCE])
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(UserError, match=name.replace(".", r"\.")):
+        dw.load(saved)
+
+
+def test_no_folder_and_a_file_in_its_place(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(UserError, match=r"is no model \(it has no model.json\)"):
+            dw.load(path)
+    (tmp_path / CARD).mkdir()
+    with pytest.raises(UserError, match="cannot be read"):
+        dw.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("format", "advice"),
+    [(2, "update domainwise"), (99, "update domainwise"), (0, "save"), ("1", "save"), (True, "save")],
+)
+def test_another_format_is_refused_before_anything_else(saved: Path, format: object, advice: str) -> None:
+    change(saved, lambda card: card.update(format=format, future=[1, 2]), honest=False)
+    with pytest.raises(UserError, match=f"is of format {format!r}, this version reads format 1: {advice}"):
+        dw.load(saved)
+
+
+def test_a_card_changed_by_hand_is_refused(saved: Path) -> None:
+    change(saved, lambda card: card.update(classes=["<ü>", "a b"]), honest=False)
+    with pytest.raises(UserError, match="damaged or was changed by hand"):
+        dw.load(saved)
+
+
+def test_the_weights_of_another_model_are_refused(model: dw.Model, saved: Path) -> None:
+    other = dw.fit(noise(), "ERM", steps=1, hparams={"batch_size": 4}, device="cpu").save(saved.parent / "other")
+    (saved / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged or belongs to another model"):
+        dw.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"algorithm": "Magic"}, "unknown algorithm 'Magic'"),
+        ({"algorithm": "ERM"}, "unknown hyper-parameter of ERM"),
+        ({"network": "mnist-cnn"}, "does not fit"),
+        ({"shape": [3, 8, 16]}, "does not fit"),
+        ({"shape": [3, 8]}, "an input of shape"),
+        ({"shape": [3, 1 << 20, 1 << 20]}, "an input of shape"),
+        ({"classes": ["a", "b", "c"]}, "does not fit"),
+        ({"classes": []}, "no classes"),
+        ({"classes": "ab"}, "is no list"),
+        ({"mean": [0.0]}, "mean and std"),
+        ({"std": [1.0, 0.0, 1.0]}, "mean and std"),
+        ({"mean": [0.0, None, 0.0]}, "None is no number"),
+        ({"domains": {"a": "many"}}, "is no whole number"),
+        ({"domains": {}}, "no domains"),
+        ({"hparams": {"lr": [1]}}, "kind expected"),
+        ({"hparams": {}}, "hyper-parameter lr is missing"),
+        ({"spell": 1}, "'spell'"),
+    ],
+)
+def test_a_card_that_describes_no_such_model(saved: Path, edit: dict[str, Any], message: str) -> None:
+    change(saved, lambda card: card.update(edit))
+    with pytest.raises(UserError, match=message):
+        dw.load(saved)
+
+
+def test_absent_fields(saved: Path) -> None:
+    change(saved, lambda card: card.pop("network"))
+    with pytest.raises(UserError, match="network"):
+        dw.load(saved)
+
+
+def test_weights_that_are_no_tensors_are_refused_even_if_their_digest_fits(saved: Path) -> None:
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(saved / "exploded"),)
+
+    from domainwise.models.card import digest
+
+    evil = pickle.dumps(Bomb())
+    (saved / WEIGHTS).write_bytes(evil)
+    change(saved, lambda card: card["files"].update({WEIGHTS: digest(evil)}))
+    with pytest.raises(UserError, match="holds no weights"):
+        dw.load(saved)
+    assert not (saved / "exploded").exists()
+
+
+def test_fuzzed_files_are_refused_in_one_line(saved: Path) -> None:
+    """Cut anywhere, or with bytes flipped anywhere: never a traceback, never a model that is not the one saved."""
+    draw = random.Random(0)
+    for name in (CARD, WEIGHTS, REFERENCE):
+        whole = (saved / name).read_bytes()
+        for _ in range(150):
+            data = bytearray(whole[: draw.randrange(len(whole))] if draw.random() < 0.3 else whole)
+            for _ in range(draw.choice((1, 1, 1, 10)) if len(data) == len(whole) else 0):
+                data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            if bytes(data) == whole:
+                continue
+            (saved / name).write_bytes(data)
+            with pytest.raises(UserError) as caught:
+                dw.load(saved)
+            assert "\n" not in str(caught.value) and name in str(caught.value)
+        (saved / name).write_bytes(whole)
+    assert dw.load(saved).classes == ("a b", "<ü>")
+
+
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    1e308,
+    "",
+    "ERM",
+    "mlp",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+    [3, 8, 8],
+    ["a"] * 2,
+    -0.5,
+]
+
+
+def test_fuzzed_cards_with_fitting_checksums_are_refused_or_load(model: dw.Model, saved: Path) -> None:
+    """Whoever writes a checksum of their own gets a line or a model, never a traceback."""
+    draw = random.Random(1)
+    whole = (saved / CARD).read_text()
+    refused = 0
+    for _ in range(150):
+
+        def edit(card: dict[str, Any]) -> None:
+            place: Any = card
+            while True:
+                keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+                key = draw.choice(keys)
+                if not isinstance(place[key], (dict, list)) or not place[key] or draw.random() < 0.4:
+                    break
+                place = place[key]
+            place[key] = draw.choice(JUNK)
+
+        change(saved, edit)
+        try:
+            dw.load(saved).predict(IMAGES)
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        (saved / CARD).write_text(whole)
+    assert refused > 50
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(UserError, match="cut short or no JSON"):
+        Card.read(b"[" * 100_000, "model.json")
+
+
+def test_weights_are_plain_safetensors(saved: Path) -> None:
+    tensors = safetensors.torch.load_file(saved / WEIGHTS)
+    assert "network.classifier.weight" in tensors and "delta" in tensors
+
+
+def test_domains_may_be_called_anything(tmp_path: Path) -> None:
+    names = ("__metadata__", "a/b", "\udcff", "")
+    domains = {name: (IMAGES[[0] * 10], np.arange(10) % 2) for name in names}
+    model = dw.fit(dw.Environments.from_arrays(domains), "DAT", steps=1, hparams={"batch_size": 4}, device="cpu")
+    loaded = dw.load(model.save(tmp_path), device="cpu")
+    assert tuple(loaded.reference) == loaded.domains == names
+
+
+def test_a_folder_that_cannot_be_written_to(model: dw.Model, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to"):
+        model.save(tmp_path / "file")

@@ -1,0 +1,347 @@
+"""Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to ship."""
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from test_vectors import table
+
+import domainwise as dw
+from commands import commands
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.data.sources.folder import find_dataset
+from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
+from domainwise.engine.session import Session
+from domainwise.models.compare import comparison
+from domainwise.models.search import Search, candidates
+from domainwise.models.source import source
+from domainwise.models.tune import choose
+from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.sweep.collection import collect
+from domainwise.sweep.plan import plan_run
+from domainwise.sweep.tables import tables
+from folders import make_folder
+from processes import quick_context
+
+Accuracy = Callable[[Run, int], float]
+
+
+def search(algorithms: tuple[str, ...] = ("ERM", "DAT"), **options: object) -> Search:
+    facts = {"draws": 2, "trials": 2, "steps": 11, "evaluate_every": 5, **options}
+    return Search(Dataset.of(table()), algorithms, **facts)  # type: ignore[arg-type]
+
+
+def record(plan: Search, out: Path, unseen: Accuracy, seen: Accuracy = lambda *_: 0.5) -> None:
+    """The records the runs of a search would leave: accuracy on the domain left out, and on those trained on."""
+    for run in plan.runs:
+        folder = RunFolder(out, run)
+        folder.create()
+        for step in (0, 5, 10):
+            parts = [(run.test_domains[0], split, unseen(run, step)) for split in ("in", "out")]
+            parts += [(domain, "out", seen(run, step)) for domain in run.train_domains]
+            folder.append([Record(run.id, step, *part, 1.0, 0.0) for part in parts])
+        folder.append([Status(run.id, 10, "done", "")])
+
+
+# the runs
+
+
+def test_every_candidate_leaves_every_domain_out_and_trials_share_values() -> None:
+    plan = search()
+    assert len(plan.runs) == len(set(plan.runs)) == 2 * 2 * 2 * 3
+    for run in plan.runs:
+        (left_out,) = run.test_domains
+        assert set(run.train_domains) == {"a", "b", "c"} - {left_out}
+    values = {(run.algorithm, run.draw): json.dumps(run.hparams) for run in plan.runs}
+    assert all(values[run.algorithm, run.draw] == json.dumps(run.hparams) for run in plan.runs)
+    assert values["DAT", 0] != values["DAT", 1]
+    assert [run.trial for run in plan.runs] == sorted(run.trial for run in plan.runs)
+
+
+def test_test_domains_are_kept_out_of_everything() -> None:
+    plan = search(test_domains=("b",))
+    assert plan.domains == ("a", "c")
+    assert all("b" not in (*run.train_domains, *run.test_domains) for run in plan.runs)
+
+
+def test_fixed_hyper_parameters_apply_where_they_exist() -> None:
+    plan = search(hparams={"eps": 0.3, "lr": 0.5})
+    assert all(run.hparams["lr"] == 0.5 for run in plan.runs)
+    assert all(run.hparams["eps"] == 0.3 for run in plan.runs if run.algorithm == "DAT")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithms": ()}, "name at least one algorithm"),
+        ({"algorithms": ("ERM", "ERM")}, "named twice"),
+        ({"algorithms": ("EMR",)}, "unknown algorithm 'EMR'"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"trials": -1}, "trials must be at least 1"),
+        ({"test_domains": ("a", "b")}, "needs at least 2 domains"),
+        ({"test_domains": ("moon",)}, "unknown domain"),
+        ({"hparams": {"epz": 1}}, "unknown hyper-parameter of ERM, DAT 'epz'"),
+        ({"algorithms": ("CORAL",), "test_domains": ("a",)}, "CORAL needs at least 2 training domains"),
+    ],
+)
+def test_mistakes(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        _ = search(**options).runs  # type: ignore[arg-type]
+
+
+# the choice
+
+
+def test_the_best_mean_over_domains_and_trials_is_chosen_with_its_number_of_steps(tmp_path: Path) -> None:
+    plan = search()
+
+    def unseen(run: Run, step: int) -> float:
+        if (run.algorithm, run.draw) == ("DAT", 1):
+            return {0: 0.1, 5: 0.9, 10: 0.2}[step] - 0.1 * (run.test_domains[0] == "b") - 0.02 * run.trial
+        return 0.95 if run.test_domains[0] == "a" else 0.6  # better on one domain, worse on average
+
+    record(plan, tmp_path, unseen)
+    tuning = choose(plan, tmp_path)
+    assert (tuning.algorithm, tuning.best.draw, tuning.steps) == ("DAT", 1, 6)
+    assert tuning.best.accuracy == pytest.approx(0.9 - 0.1 / 3 - 0.01)
+    assert tuning.best.domains == pytest.approx({"a": 0.89, "b": 0.79, "c": 0.89})
+    assert tuning.hparams == next(r.hparams for r in plan.runs if (r.algorithm, r.draw) == ("DAT", 1))
+    assert len(tuning.tried) == 4
+
+
+def test_ties_go_to_fewer_steps_the_defaults_and_the_first_named(tmp_path: Path) -> None:
+    plan = search(("DAT", "ERM"))
+    record(plan, tmp_path, lambda *_: 0.5)
+    best = choose(plan, tmp_path).best
+    assert (best.algorithm, best.draw, best.steps) == ("DAT", 0, 1)
+
+
+def test_a_candidate_that_diverged_once_is_out(tmp_path: Path) -> None:
+    plan = search()
+    record(plan, tmp_path, lambda run, _: 0.9 if run.draw == 1 else 0.5)
+    for run in plan.runs:
+        if run.draw == 1 and run.trial == 1 and run.test_domains == ("c",):
+            folder = RunFolder(tmp_path, run)
+            folder.rewind(5)
+            folder.append([Status(run.id, 10, "diverged", "the loss was not finite")])
+    found = candidates(plan, plan.curves(tmp_path))
+    assert [(one.algorithm, one.draw) for one in found] == [("ERM", 0), ("DAT", 0)]
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    plan = search(draws=1)
+    with pytest.raises(UserError, match="they have not ended"):
+        choose(plan, tmp_path)
+    for run in plan.runs:
+        RunFolder(tmp_path, run).create()
+        RunFolder(tmp_path, run).append([Status(run.id, 0, "failed", "no room")])
+    with pytest.raises(UserError, match=r"finished all its runs \(failed: no room\)"):
+        choose(plan, tmp_path)
+
+
+def test_the_whole_domain_counts_both_splits_by_their_size(tmp_path: Path) -> None:
+    plan = search(("ERM",), draws=1, trials=1)
+    for run in plan.runs:
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append(
+            [Record(run.id, 0, run.test_domains[0], split, v, 1.0, 0.0) for split, v in (("in", 1), ("out", 0))]
+        )
+        folder.append([Status(run.id, 10, "done", "")])
+    assert choose(plan, tmp_path).best.accuracy == pytest.approx(0.8)
+
+
+# the comparison
+
+
+def noisy(gain: float, seed: int = 0) -> Accuracy:
+    """DAT is better by `gain`, give or take; draws and steps do not matter."""
+
+    def unseen(run: Run, step: int) -> float:
+        draw = np.random.default_rng([seed, ord(run.test_domains[0]), run.trial, run.algorithm == "DAT"])
+        return 0.6 + gain * (run.algorithm == "DAT") + 0.02 * draw.normal()
+
+    return unseen
+
+
+def test_a_real_gap_is_shipped_and_noise_is_not(tmp_path: Path) -> None:
+    plan = search(trials=3)
+    record(plan, tmp_path / "real", noisy(0.1))
+    real = comparison(plan, tmp_path / "real")
+    assert real.winner == "DAT" and real.clear("DAT") and real.baseline == "ERM"
+    assert real.sentence.startswith("Ship DAT: on the domains left out it is ahead of ERM by +")
+    assert "over 9 pairs of runs" in real.sentence and real.chosen().algorithm == "DAT"
+    record(plan, tmp_path / "noise", noisy(0.0))
+    noise = comparison(plan, tmp_path / "noise")
+    assert noise.winner == "ERM" and not noise.clear("DAT")
+    assert noise.sentence.startswith("Ship ERM: nothing is ahead of it by more than noise (the best other, DAT:")
+
+
+def test_the_p_value_is_that_of_a_paired_t_test(tmp_path: Path) -> None:
+    plan = search(trials=3)
+    unseen = noisy(0.02)
+    record(plan, tmp_path, unseen)
+    firsts = [run for run in plan.runs if run.draw == 0]
+    pairs = {
+        name: [
+            unseen(run, 0) for run in sorted(firsts, key=lambda r: (r.test_domains, r.trial)) if run.algorithm == name
+        ]
+        for name in ("ERM", "DAT")
+    }
+    expected = stats.ttest_rel(pairs["DAT"], pairs["ERM"]).pvalue
+    assert comparison(plan, tmp_path).p("DAT") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("trials", "p"), [(1, 1 / 4), (2, 1 / 32), (3, 1 / 256)])
+def test_gaps_that_are_all_equal_are_no_surer_than_pairs_that_agree(tmp_path: Path, trials: int, p: float) -> None:
+    """One image of twenty more, on each of three domains."""
+    plan = search(draws=1, trials=trials)
+    record(plan, tmp_path, lambda run, _: 0.75 + 0.05 * (run.algorithm == "DAT"))
+    found = comparison(plan, tmp_path)
+    assert found.p("DAT") == pytest.approx(p) and found.winner == ("ERM" if trials == 1 else "DAT")
+
+
+def test_selection_does_not_look_at_the_domain_left_out(tmp_path: Path) -> None:
+    """Draw 1 does better where it is left out, draw 0 on held-out samples of what it was trained on: draw 0 counts."""
+    plan = search(("ERM",), trials=1)
+    record(plan, tmp_path, lambda run, _: 0.5 + 0.4 * run.draw, lambda run, _: 0.9 - 0.4 * run.draw)
+    result = comparison(plan, tmp_path)
+    assert result.table.rows[0].average is not None and result.table.rows[0].average.mean == pytest.approx(50)
+    assert result.sentence == "Only ERM was tried: nothing to compare it with."
+    assert result.chosen().draw == 1, "but for the model of all domains, the domains left out decide"
+
+
+def test_many_comparisons_need_clearer_gaps(tmp_path: Path) -> None:
+    names = ("ERM", "DAT", "IRM", "UAT", "Mixup", "AT", "WRM", "SagNet", "RSC", "GroupDRO", "VREx")
+    for seed in range(60):
+        out = tmp_path / str(seed)
+        plan = search(("ERM", "DAT"), draws=1, trials=3)
+        record(plan, out, noisy(0.02, seed))
+        two = comparison(plan, out)
+        if 0.005 < two.p("DAT") <= 0.05 and two.gaps["DAT"].mean > 0:
+            break
+    assert two.clear("DAT")
+    more = replace(two, gaps={**two.gaps, **dict.fromkeys(names[2:], two.gaps["DAT"])})
+    assert not more.clear("DAT") and more.winner == "ERM"
+
+
+def test_the_baseline_is_the_first_where_erm_is_not_tried(tmp_path: Path) -> None:
+    plan = search(("UAT", "DAT"))
+    record(plan, tmp_path, noisy(0.1))
+    assert comparison(plan, tmp_path).baseline == "UAT"
+
+
+def test_a_model_of_all_domains_beside_a_search_does_not_disturb_its_tables(tmp_path: Path) -> None:
+    plan = search()
+    record(plan, tmp_path, noisy(0.1))
+    before = tables(collect(tmp_path), "training-domain")
+    run = plan_run(plan.dataset, "DAT", (), steps=11, evaluate_every=5)
+    folder = RunFolder(tmp_path, run)
+    folder.create()
+    folder.append([Record(run.id, 0, domain, "out", 1.0, 1.0, 0.0) for domain in run.train_domains])
+    folder.append([Status(run.id, 10, "done", "")])
+    assert len(collect(tmp_path).curves) == len(plan.runs) + 1
+    assert tables(collect(tmp_path), "training-domain") == before
+
+
+# data that workers can load
+
+
+def test_saved_data_is_the_same_data(tmp_path: Path) -> None:
+    for data in (table(), find_dataset("BackgroundDigits").load()):
+        folder = save_environments(data, tmp_path / data.name)
+        found = load_environments(folder)
+        for name in ("images", "labels", "mean", "std"):
+            mine, theirs = getattr(data, name), getattr(found, name)
+            assert torch.equal(mine, theirs) and mine.dtype == theirs.dtype
+        assert (found.sizes, found.classes, found.name) == (data.sizes, data.classes, data.name)
+        described = find_dataset(str(folder))
+        assert described.name.startswith(f"{folder}#") and find_dataset(described.name).domains == data.domains
+
+
+def test_changed_or_damaged_data_is_refused(tmp_path: Path) -> None:
+    folder = save_environments(table(), tmp_path / "data")
+    name = saved_dataset(folder).name
+    save_environments(table(seed=1), folder)
+    with pytest.raises(UserError, match="has changed since this run was planned"):
+        find_dataset(name)
+    (folder / "labels.npy").write_bytes(b"")
+    with pytest.raises(UserError, match="holds no whole data"):
+        find_dataset(str(folder))
+
+
+def test_a_training_does_not_depend_on_where_its_data_lies(tmp_path: Path) -> None:
+    named = source(table()).environments
+    states = []
+    for parent in ("here", "there"):
+        data = saved_dataset(save_environments(named, tmp_path / parent / named.name))
+        run = plan_run(data, "DAT", ["c"], hparams={"batch_size": 8}, steps=2)
+        session = Session(run, data.load(), torch.device("cpu"))
+        session.step()
+        states.append(session.algorithm.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+# for real
+
+
+@pytest.fixture
+def quick_workers() -> Iterator[None]:
+    context = quick_context()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda _: context)
+        yield
+
+
+def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: None) -> None:
+    options = {"draws": 2, "steps": 6, "evaluate_every": 5, "hparams": {"batch_size": 8}, "device": "cpu", "workers": 2}
+    first = dw.tune(table(), "DAT", out=tmp_path, test_domains=["b"], **options)  # type: ignore[arg-type]
+    assert {candidate.draw for candidate in first.tried} == {0, 1} and first.model is None
+    assert set(first.best.domains) == {"a", "c"}
+    earlier: list[bool] = []
+    again = dw.tune(
+        table(),
+        "DAT",
+        out=tmp_path,
+        test_domains=["b"],
+        refit=True,
+        progress=lambda e: earlier.append(e.earlier),
+        **options,
+    )  # type: ignore[arg-type]
+    assert earlier == [True] * 4, "nothing is trained twice"
+    assert again.tried == first.tried and again.model is not None
+    assert again.model.domains == ("a", "c")
+    assert again.model.card.hparams == first.hparams and again.model.card.training["run"]["steps"] == first.steps
+
+
+def test_the_command(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
+    make_folder(Path("photos"))
+    common = "compare --data photos --network small-cnn --image-size 16 --algorithms ERM,DAT --hparams 1 --trials 1"
+    command = [*common.split(), *["--steps", "2", "--hparam", "batch_size=4", "--device", "cpu", "--workers", "2"]]
+    result = commands(capsys)(*command, "--out", "model", "--json")
+    told = json.loads(result.out)
+    assert result.status == 0 and told["winner"] in ("ERM", "DAT") and told["model"] == "model"
+    model = dw.load("model")
+    assert model.card.algorithm == told["winner"] and model.domains == ("clinic", "lab", "street")
+    assert model.card.hparams == told["hparams"]
+    shown = commands(capsys)(*command)
+    assert shown.status == 0 and told["sentence"] in shown.out
+    assert "selected by training-domain validation" in " ".join(shown.out.split()), "a caption may be broken into lines"
+    estimate = commands(capsys)(*command, "--dry-run")
+    assert "6 runs: ERM, DAT, each of 3 domains left out" in estimate.err and "6 runs, 0 still to do" in estimate.out
+    estimate = commands(capsys)(*command, "--dry-run", "--json")
+    assert json.loads(estimate.out) == {"runs": 6, "missing": 0, "seconds": 0, "workers": 2, "lacking": []}
+    wrong = commands(capsys)("compare", "--data", "photos", "--dataset", "BackgroundDigits")
+    assert wrong.is_one_line_error and "not both" in wrong.err

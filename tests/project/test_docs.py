@@ -1,0 +1,144 @@
+"""Every code block of the documentation is executed, page by page, in an empty folder with small data.
+
+Commands run as written, with fewer steps, draws and trials appended (a repeated option takes its last value); of
+`make`, whose targets install and test, only what it would do is asked.
+"""
+
+import multiprocessing
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from commands_page import commands_page
+from domainwise.cli import main
+from domainwise.data.catalogue import DATASETS
+from folders import make_folder
+from processes import quick_context
+from registries import nothing_stays_registered  # noqa: F401 (a fixture)
+from small_data import small_data_root
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+SHOWN_ONLY = ("toml", "bibtex", "text")
+"""Kinds that nobody executes."""
+SMALLER = {
+    "demo": "--steps 2 --trials 1",
+    "train": "--steps 3 --hparam batch_size=4 --device cpu",
+    "sweep": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu --workers 2",
+    "reproduce": "--steps 3 --hparams 1 --trials 1 --device cpu --network mlp",
+    "compare": "--steps 3 --hparams 1 --trials 1 --hparam batch_size=4 --device cpu",
+    "shift": "--images 300 --device cpu",
+    "bench": "--batch-size 2 --seconds 0 --precisions fp32 --algorithms ERM --device cpu",
+    "report": "--no-models",
+}
+
+
+class Block(NamedTuple):
+    kind: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(m["kind"], m["text"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The commands of a shell block, a comment or a continued line's backslash taken away."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield words
+
+
+def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of a shell block: our own command in this process, anything else in one of its own."""
+    settings = {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    target = None
+    if ">" in words:
+        words, target = words[: words.index(">")], words[-1]
+    if words == ["make", "demo"]:
+        words = ["domainwise", "demo"]
+    if words[0] == "make":
+        words = ["make", "--directory", str(ROOT), "--dry-run", *words[1:]]
+    if words[0] == "torchrun":
+        words[words.index("--nproc-per-node") + 1] = "2"
+        smaller = shlex.split(f"{SMALLER['train']} --network mnist-cnn --image-size 28")
+        words = [sys.executable, "-m", "torch.distributed.run", *words[1:], *smaller]
+    if words[0] != "domainwise":
+        subprocess.run(words, check=True, timeout=300)
+        return
+    arguments = words[1:]
+    name = next((word for word in arguments if word in SMALLER), "")
+    arguments = [word for word in arguments if word != "--watch"] + shlex.split(SMALLER.get(name, ""))
+    if "--image-size" in arguments:
+        arguments += ["--image-size", "32"]
+    before = dict(os.environ)
+    os.environ.update(settings)
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        assert not stop.code, f"{' '.join(words)}: exit status {stop.code}"
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    if target:
+        Path(target).write_text(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("nothing_stays_registered")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs(
+    page: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    todo = [block for block in blocks(page) if block.kind not in SHOWN_ONLY]
+    assert {block.kind for block in todo} <= {"python", "bash"}, "say of another kind that it is shown only"
+    if not todo:
+        pytest.skip("no block to run on this page")
+    context = quick_context()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda *_: context)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOMAINWISE_DATA", str(small_data_root(tmp_path_factory.mktemp("data"))))
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))
+    monkeypatch.setitem(DATASETS._things, "PACS", replace(DATASETS["PACS"], shape=(3, 32, 32)))
+    for name in ("photos", "labelled_photos"):
+        make_folder(tmp_path / name, count=8)
+    make_folder(tmp_path / "new_camera", ["."], ["."], count=30)
+    namespace: dict[str, object] = {"__name__": "docs"}
+    for block in todo:
+        if block.kind == "python":
+            exec(compile(block.text, f"{page.name}", "exec"), namespace)
+            continue
+        for words in commands(block.text):
+            capsys.readouterr()
+            run_command(words, capsys)
+
+
+def test_no_code_hides_in_indented_blocks() -> None:
+    for page in PAGES:
+        hidden = re.findall(r"\n\n(?: {4}|\t).*", BLOCK.sub("", page.read_text(encoding="utf-8")))
+        assert not hidden, f"{page.name}: fence {hidden[0]!r}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == commands_page(), "run: make docs"

@@ -1,0 +1,186 @@
+"""Pages and the records they stand on: what a place shows is what the records say, and what is missing is not run."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from domainwise.analysis.shortcuts import ColourUse
+from domainwise.core.errors import UserError
+from domainwise.paper.tables import find_table
+from domainwise.protocol.records import PenaltyRecord, RunFolder
+from domainwise.report.paper_comparison import Comparison
+from domainwise.report.publish import publish
+from generated_docs import PLACE, answer, filled, verdict
+from kept import COLOURS, colours, keep, sweep
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_show_what_the_records_say(page: Path) -> None:
+    text = page.read_text()
+    assert filled(text, ROOT / "results") == text, "make docs brings it up to date"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_line_of_prose_begins_with_a_place(page: Path) -> None:
+    """Markdown would take it for the beginning of a block, and break the paragraph there."""
+    lines = page.read_text().splitlines()
+    assert not [line for line in lines if re.match(r" *<!-- results: .*<!-- /results -->", line)]
+
+
+def test_every_published_experiment_is_shown() -> None:
+    shown = {match["words"].split()[1] for page in PAGES for match in PLACE.finditer(page.read_text())}
+    published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
+    assert published <= shown
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ERM and DAT on ColoredMNIST, two draws and trials: ERM has 50 % and 52 %, DAT ten more, on every domain."""
+    folder = tmp_path_factory.mktemp("results")
+    publish(sweep(folder / "runs"), folder / "cmnist")
+    return folder
+
+
+def test_cells_gaps_and_effort(root: Path) -> None:
+    assert answer(root, "mean cmnist DAT average oracle") == "61.0 ± 0.7"
+    assert answer(root, "mean cmnist ERM -90% training-domain") == "51.0 ± 0.7"
+    assert answer(root, "gap cmnist DAT oracle").startswith("+10.0 ± 0.0 points over 6 pairs of runs (ahead in 6,")
+    assert answer(root, "minus cmnist DAT oracle") == "+10.0 ± 0.0"
+    assert answer(root, "effort cmnist DAT") == "2 draws x 2 trials x 21 steps"
+    block = answer(root, "table cmnist oracle").splitlines()
+    assert block[0] == "| algorithm | +90% | +80% | -90% | average | minus ERM |"
+    assert block[2].startswith("| ERM | 51.0 ± 0.7 |") and "oracle" in block[-1]
+
+
+def test_numbers_as_if_runs_had_been_shorter_and_against_another(root: Path, tmp_path: Path) -> None:
+    runs = [replace(colours("DAT", unseen), trial=trial) for unseen in COLOURS for trial in (0, 1)]
+    for run in runs:
+        kept = keep(tmp_path / "runs", run, 0.7)
+        lines = kept.records_file.read_text().replace('"accuracy": 0.7', '"accuracy": 0.3', 1)
+        kept.records_file.write_text(lines)
+    publish(tmp_path / "runs", tmp_path / "short")
+    words = "mean short DAT average oracle"
+    assert answer(tmp_path, words) == answer(tmp_path, f"{words} until=20") == "70.0 ± 0.0"
+    assert answer(tmp_path, f"{words} until=19") == "30.0 ± 0.0"
+    assert answer(root, "gap cmnist ERM oracle against=DAT").startswith("-10.0 ± 0.0 points over 6 pairs of runs")
+
+
+def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
+    """All draws look alike where the rule looks, so that it takes the last."""
+    for draw, accuracy in ((0, 0.7), (1, 0.6), (2, 0.8)):
+        for unseen in COLOURS:
+            keep(tmp_path / "runs", replace(colours("DAT", unseen), draw=draw), accuracy)
+    publish(tmp_path / "runs", tmp_path / "searched")
+    found = [answer(tmp_path, f"mean searched DAT average oracle{more}") for more in (" draws=1", " draws=2", "")]
+    assert found == ["70.0", "60.0", "80.0"]
+    assert [answer(tmp_path, f"searched searched DAT oracle {k}") for k in (1, 2, 3, 4)] == [
+        "70.0",
+        "73.3",
+        "80.0",
+        "not run",
+    ]
+    assert "2 draws x 1 trial" in answer(tmp_path, "table searched oracle draws=2").splitlines()[-1]
+
+
+def test_accuracy_where_a_method_trained(tmp_path: Path) -> None:
+    for trial, accuracy in enumerate((0.6, 0.8)):
+        keep(tmp_path / "runs", replace(colours("DAT", "-90%"), trial=trial), 0.1, train_out=accuracy)
+    publish(tmp_path / "runs", tmp_path / "trained")
+    assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 7.1"
+    assert answer(tmp_path, "at_home trained DAT -90% out until=10") == "60.0 ± 0.0"
+    for words in ("at_home trained DAT -90% in", "at_home trained ERM -90% out", "at_home trained DAT +80% out"):
+        assert answer(tmp_path, words) == "not run"
+
+
+def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
+    for words in ("table nothing oracle", "mean cmnist IRM average oracle", "gap cmnist IRM oracle"):
+        assert answer(root, words) == "not run"
+    for words in ("effort cmnist IRM", "audit cmnist oracle", "penalty cmnist irm DAT ERM", "figure cmnist norms"):
+        assert answer(root, words) == "not run"
+    with pytest.raises(UserError, match="question"):
+        answer(root, "weather cmnist")
+
+
+def test_the_paper_beside_ours(root: Path) -> None:
+    lines = answer(root, "paper cmnist cmnist").splitlines()
+    rows = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| DAT")}
+    assert rows["| DAT", "-90%"].endswith("| 2 x 2 x 21 |") and "| 61.0 ± 0.7 |" in rows["| DAT", "-90%"]
+    assert "2 of 20 draws" in lines[-1] and lines[-1].endswith("Not run: UAT.")
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "says"),
+    [
+        (71.0, 0.6, "agrees"),
+        (69.0, 4.0, "open: -3.0 within ± 8"),
+        (71.0, 0.1, "lower by 1.0"),
+        (73.5, 0.3, "higher by 1.5"),
+        (73.0, None, "+1.0, no error"),
+    ],
+)
+def test_verdicts(mean: float, error: float | None, says: str) -> None:
+    cell = replace(find_table("cmnist").published[0], mean=72.0, error=0.2)
+    assert verdict(Comparison(cell, mean, error)).startswith(says)
+
+
+def test_what_the_selected_models_follow(tmp_path: Path) -> None:
+    """Of two draws the second is the oracle's; its audit is shown, with the trials in order."""
+    everywhere = dict.fromkeys(COLOURS, 0.5)
+    for trial in (1, 0):
+        for draw in range(2):
+            run = colours("DAT", "-90%", draw=draw, trial=trial)
+            kept = keep(tmp_path / "runs", run, 0.1 + 0.4 * trial, unseen_out=0.2 + 0.3 * draw)
+            use = ColourUse(everywhere, everywhere, 0.9 - 0.4 * draw * trial, 0.5, 0.5, 0.8, 6000)
+            said = {"label": "0-4", "share": 1.0 if draw and trial else 0.5}
+            kept.save_audit({"shortcut": vars(use), "commonest": said, "sentence": ""})
+    publish(tmp_path / "runs", tmp_path / "cmnist")
+    lines = answer(tmp_path, "audit cmnist oracle").splitlines()
+    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
+
+
+def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for size in (8, 16, 128):
+        run = colours("DAT", "-90%", variant=f"batch_size {size}", hparams={"batch_size": size})
+        keep(tmp_path / "runs", run, size / 200)
+    publish(tmp_path / "runs", tmp_path / "batch")
+    rows = answer(tmp_path, "table batch oracle").splitlines()[2:5]
+    assert [row.split(" | ")[0] for row in rows] == [f"| DAT (batch_size {size})" for size in (8, 16, 128)]
+    assert answer(tmp_path, "mean batch 'DAT (batch_size 128)' -90% oracle") == "64.0"
+
+
+@pytest.mark.parametrize("runs_differ_in", ["trial", "draw"])
+def test_penalties_at_the_end(tmp_path: Path, runs_differ_in: str) -> None:
+    for algorithm, value in (("ERM", 4.0), ("DAT", 1.0)):
+        for number in range(2):
+            run = colours(algorithm, "-90%", track=("penalties",), **{runs_differ_in: number})
+            kept = keep(tmp_path / "runs", run, 0.5)
+            for step, factor in ((0, 100.0), (20, 1.0)):
+                pair = ((domain, factor * value * size) for domain, size in (("+90%", 0.5), ("+80%", 1.5 + number)))
+                kept.append_penalties([PenaltyRecord(run.id, step, domain, one, one, one, one) for domain, one in pair])
+    publish(tmp_path / "runs", tmp_path / "theory")
+    assert answer(tmp_path, "penalty theory irm DAT ERM") == (
+        "1.2 ± 0.2 after DAT, 5 ± 0.7 after ERM, lower in 2 of 2 pairs of runs"
+    )
+    assert answer(tmp_path, "penalties theory").splitlines()[2] == "| ERM | 5 ± 0.7 | 5 ± 0.7 | 5 ± 0.7 | 5 ± 0.7 |"
+
+
+def test_places_in_lines_and_blocks(root: Path) -> None:
+    page = "DAT: <!-- results: mean cmnist DAT average oracle -->?<!-- /results -->.\n"
+    page += "<!-- results: table nothing oracle -->\n<!-- /results -->\n"
+    once = filled(page, root)
+    assert once.startswith("DAT: <!-- results: mean cmnist DAT average oracle -->61.0 ± 0.7<!-- /results -->.\n")
+    assert once.endswith("-->\n\nnot run\n\n<!-- /results -->\n") and filled(once, root) == once
+
+
+def test_an_audit_is_read_back(tmp_path: Path) -> None:
+    run = colours("ERM", "-90%")
+    keep(tmp_path, run, 0.5).save_audit({"sentence": "x"})
+    assert RunFolder(tmp_path, run).read_audit() == {"sentence": "x"}
+    RunFolder(tmp_path, run).audit_file.write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        RunFolder(tmp_path, run).read_audit()

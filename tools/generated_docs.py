@@ -1,0 +1,247 @@
+"""Numbers and tables of pages, written from published records: `python -m domainwise.report.evidence docs/*.md`.
+
+A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, in a line or around a block of its own;
+what stands between is replaced by what the words ask of the folder `results`. What was not run is said to be not run.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from domainwise.analysis.shortcuts import ColourUse
+from domainwise.core import files
+from domainwise.core.errors import unknown
+from domainwise.core.phrasing import counted
+from domainwise.protocol import statistics
+from domainwise.protocol.records import PenaltyRecord
+from domainwise.protocol.selection import Choice, method
+from domainwise.protocol.statistics import Estimate, estimate
+from domainwise.report import paper_comparison as beside
+from domainwise.report.figures import TooFew, draw
+from domainwise.report.formats import NOT_RUN, bars, cells, headings
+from domainwise.report.publish import origins
+from domainwise.sweep.collection import read_penalties
+from published_results import PAPERS, Results
+
+PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
+CONDITION = re.compile("(until|against|draws)=")
+AS_THE_PAPER = 2
+"""Standard errors of a difference within which ours and the paper's number are said to agree."""
+UNCERTAIN = 5.0
+"""Points; where that many lie within these standard errors, nothing is said to agree."""
+
+
+def made(results: Results, draws: str = "") -> str:
+    """On which device, by which commit and when."""
+    runs = [run for run in results.collection.runs if not draws or run.draw < int(draws)]
+    statuses = results.collection.statuses
+    return "; ".join(line.strip() for line in origins(statuses[run.id] for run in runs if run.id in statuses))
+
+
+def table(results: Results, rule: str, **conditions: str) -> str:
+    """The whole table by one rule."""
+    found = results.of_rule(rule, **conditions)
+    names = headings(found)
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for name, line in cells(found):
+        shown = [f"**{text}**" if bold else text for text, bold in line]
+        lines.append(f"| {' | '.join([bars(name.removesuffix(PAPERS)), *shown])} |")
+    caption = [
+        found.caption.replace(PAPERS, ""),
+        *([origin] if (origin := made(results, conditions.get("draws", ""))) else []),
+    ]
+    return "\n".join([*lines, "", f"{'. '.join(caption)}."])
+
+
+def mean(results: Results, name: str, column: str, rule: str, **conditions: str) -> str:
+    """One cell, or the average over the unseen domains."""
+    row = results.row(name, rule, **conditions)
+    value = None if row is None else row.average if column == "average" else row.cells.get(column)
+    return NOT_RUN if value is None else str(value)
+
+
+def minus(results: Results, name: str, rule: str, **conditions: str) -> str:
+    """How far a method is from ERM or another, in points."""
+    row = results.row(name, rule, **conditions)
+    return NOT_RUN if row is None or row.difference is None else str(row.difference)
+
+
+def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
+    """How far a method is from ERM or another, over how many pairs of runs."""
+    row = results.row(name, rule, **conditions)
+    if row is None or row.difference is None:
+        return NOT_RUN
+    found = row.difference
+    return f"{found} points over {found.n} pairs of runs (ahead in {found.ahead}, sign test p = {found.sign_p:.2g})"
+
+
+def searched(results: Results, name: str, rule: str, draws: str) -> str:
+    """The average that a method is expected to reach with so many of its draws."""
+    found = statistics.searched(results.collection.curves, results.of_rule(rule).columns, rule)
+    own = found.get(name, found.get(f"{name}{PAPERS}", []))
+    return str(own[int(draws) - 1]) if 0 < int(draws) <= len(own) else NOT_RUN
+
+
+def at_home(results: Results, name: str, unseen: str, split: str, until: str = "") -> str:
+    """Accuracy where a method trained, mean over its domains, after the last step: `in` or `out` of its images."""
+    curves = [curve.until(int(until)) if until else curve for curve in results.curves(name, unseen)]
+    found = [curve.mean(curve.run.train_domains, split) for curve in curves]
+    known = [100 * float(values[-1]) for values in found if values is not None]
+    return str(estimate(known)) if known else NOT_RUN
+
+
+def effort(results: Results, name: str) -> str:
+    """How much was searched for a method."""
+    row = results.row(name, "oracle")
+    if row is None:
+        return NOT_RUN
+    return f"{counted(row.draws, 'draw')} x {counted(row.trials, 'trial')} x {counted(row.steps, 'step')}"
+
+
+def paper(results: Results, name: str) -> str:
+    """A table of the paper beside ours, cell by cell, with a verdict; its rows that were not run are named."""
+    datasets = {run.dataset for run in results.collection.runs}
+    rows = [row for row in beside.compare(name, results.collection) if row.paper.dataset in datasets]
+    lines = ["| algorithm | unseen | selection | paper | ours | verdict | draws x trials x steps |", f"|{'---|' * 7}"]
+    for row in rows:
+        if row.mean is not None:
+            numbers = beside.printed(row.paper.mean, row.paper.error), beside.printed(row.mean, row.error)
+            words = [row.method, row.place, row.paper.selection, *numbers, verdict(row), row.effort]
+            lines.append(f"| {' | '.join(map(bars, words))} |")
+    notes = [f"Unlike the paper: {'; '.join(beside.unlike(name, rows))}."]
+    run = {row.method for row in rows if row.mean is not None}
+    missing = [
+        row.method if row.method not in run else f"{row.method} on {row.place}" for row in rows if row.mean is None
+    ]
+    notes += [f"Not run: {', '.join(dict.fromkeys(missing))}."] if missing else []
+    return "\n".join([*lines, "", " ".join(notes)])
+
+
+def verdict(row: beside.Comparison) -> str:
+    """Whether a number of ours is the paper's, as far as both standard errors tell."""
+    assert row.mean is not None
+    gap = row.mean - row.paper.mean
+    if row.error is None or row.paper.error is None:
+        return f"{gap:+.1f}, no error known"
+    within = AS_THE_PAPER * (row.error**2 + row.paper.error**2) ** 0.5
+    if abs(gap) <= within:
+        return "agrees" if within < UNCERTAIN else f"open: {gap:+.1f} within ± {within:.0f}"
+    return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.1f}"
+
+
+def audit(results: Results, rule: str) -> str:
+    """Per method and unseen domain: what the models that a rule chose follow, colour or digit."""
+    rows: dict[tuple[str, str], list[tuple[Choice, ColourUse, bool]]] = {}
+    for run in results.runs:
+        choices = results.chosen.get(run, {})
+        if rule in choices and run in results.colour_uses:
+            rows.setdefault((method(run).removesuffix(PAPERS), run.test_domains[0]), []).append(
+                (choices[rule], *results.colour_uses[run])
+            )
+    curves = {curve.run: curve for curve in results.collection.curves}
+    names = ("algorithm", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour", "digit")
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for (name, unseen), own in rows.items():
+        late = [_last_quarter(curves[choice.run].accuracy[unseen, "in"].tolist()) for choice, _, _ in own]
+        accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in own)
+        follows = ", ".join("nothing" if constant else use.follows for _, use, constant in own)
+        shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in own) for of in ("colour", "digit")]
+        lines.append(f"| {' | '.join([name, unseen, accuracies, ', '.join(late), follows, *shares])} |")
+    return "\n".join(lines) if rows else NOT_RUN
+
+
+def _last_quarter(accuracies: Sequence[float]) -> str:
+    """Between which accuracies a run moved over the last quarter of its evaluations."""
+    late = [100 * value for value in accuracies[-max(1, len(accuracies) // 4) :]]
+    return f"{min(late):.0f} to {max(late):.0f}"
+
+
+def penalties(results: Results) -> str:
+    """Every penalty at the end of training, mean over domains, mean ± standard error over runs."""
+    last = _last_penalties(results)
+    names = {"irm": "IRM's", "at": "linearised AT's", "dat": "linearised DAT's", "ldat": "LDAT's"}
+    lines = [f"| trained with | {' | '.join(names.values())} |", f"|{'---|' * (1 + len(names))}"]
+    for name, runs in last.items():
+        lines.append(f"| {' | '.join([name, *(_small([own[key] for own in runs.values()]) for key in names)])} |")
+    return "\n".join(lines)
+
+
+def penalty(results: Results, which: str, name: str, other: str) -> str:
+    """One method's penalty at the end beside another's, over the pairs of runs that share domain, draw and trial."""
+    last = _last_penalties(results)
+    if name not in last or other not in last:
+        return NOT_RUN
+    pairs = [(last[name][key][which], last[other][key][which]) for key in last[name] if key in last[other]]
+    ours, theirs = (_small([pair[i] for pair in pairs]) for i in (0, 1))
+    lower = sum(a < b for a, b in pairs)
+    return f"{ours} after {name}, {theirs} after {other}, lower in {lower} of {len(pairs)} pairs of runs"
+
+
+def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int, int], dict[str, float]]]:
+    """method -> (unseen domain, draw, trial) -> penalty -> mean over training domains, after the last step."""
+    found: dict[str, dict[tuple[str, int, int], dict[str, float]]] = {}
+    tracked = read_penalties(results.folder, results.runs)
+    for run in (run for run in results.runs if run.id in tracked):
+        rows = tracked[run.id]
+        last: Sequence[PenaltyRecord] = [row for row in rows if row.step == rows[-1].step]
+        means = {name: sum(getattr(row, name) for row in last) / len(last) for name in ("irm", "at", "dat", "ldat")}
+        found.setdefault(method(run), {})[run.test_domains[0], run.draw, run.trial] = means
+    return found
+
+
+def _small(values: Sequence[float]) -> str:
+    found: Estimate = estimate(values)
+    return f"{found.mean:.2g} ± {found.error:.1g}" if found.n > 1 else f"{found.mean:.2g}"
+
+
+def figure(results: Results, name: str) -> str:
+    """What a figure says in words."""
+    try:
+        return "; ".join(draw(name, results.folder, results.collection).sentences).replace(PAPERS, "")
+    except TooFew:
+        return NOT_RUN
+
+
+ASKABLE: Mapping[str, Callable[..., str]] = {
+    one.__name__: one
+    for one in (made, table, mean, minus, gap, searched, at_home, effort, paper, audit, penalties, penalty, figure)
+}
+
+
+def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> str:
+    """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
+
+    Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, "draws=4", as if no
+    more had been drawn, or "against=DAT" in place of ERM. What was read is kept in `known`, for the next question.
+    """
+    question, name, *rest = shlex.split(words)
+    conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
+    rest = [word for word in rest if not CONDITION.match(word)]
+    if question not in ASKABLE:
+        raise unknown("question to results", question, ASKABLE)
+    results = (known if known is not None else {}).setdefault(name, Results(root / name))
+    if not results.there:
+        return NOT_RUN
+    return ASKABLE[question](results, *rest, **conditions)
+
+
+def filled(text: str, root: Path) -> str:
+    """A page with all its places filled: a place that holds a line break is a block, any other part of a line."""
+    known: dict[str, Results] = {}
+
+    def fill(place: re.Match[str]) -> str:
+        found = answer(root, place["words"], known)
+        inside = f"\n\n{found}\n\n" if "\n" in place["old"] else found
+        return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
+
+    return PLACE.sub(fill, text)
+
+
+if __name__ == "__main__":
+    for page in map(Path, sys.argv[1:]):
+        old = page.read_text(encoding="utf-8")
+        if (new := filled(old, Path("results"))) != old:
+            with files.atomic(page) as file:
+                file.write(new.encode())
