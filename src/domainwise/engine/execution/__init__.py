@@ -37,12 +37,9 @@ class Execution:
     @classmethod
     def choose(cls, ranks: Ranks, steps: int) -> "Execution":
         """The fastest mode for a training of so many steps on the device of these ranks."""
-        on_gpu = ranks.device.type == "cuda"
         if ranks.size > 1:
-            if on_gpu:
-                log.warning("%d GPUs share every step, so steps are not captured", ranks.size)
             return cls("ranks", ranks)
-        if on_gpu:
+        if ranks.device.type == "cuda":
             return cls("compiled" if steps >= WORTH_COMPILING else "captured")
         return cls("eager")
 
@@ -62,4 +59,8 @@ class Execution:
 
     def divided(self, algorithm: Algorithm) -> AbstractContextManager[None]:
         """Within it, passes through the algorithm's network are divided among ranks, if there are several."""
-        return nullcontext() if self.ranks is None else data_parallel(algorithm, self.ranks)
+        if self.ranks is None:
+            return nullcontext()
+        if self.ranks.device.type == "cuda":
+            log.warning("%d GPUs share every step, so steps are not captured", self.ranks.size)
+        return data_parallel(algorithm, self.ranks)
