@@ -16,7 +16,7 @@ from domainwise.data.sources.folder import find_dataset, image_folder, scan
 from domainwise.engine.session import Session
 from domainwise.protocol.dataset_names import title
 from domainwise.sweep.plan import Plan, plan_run
-from folders import CLASSES, DOMAINS, make_folder, picture
+from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from domainwise.engine.execution.ranks import Crew
 from domainwise.engine.train import train
 from domainwise.nets.network import build
 from domainwise.protocol.records import RunFolder
-from helpers import make
 from processes import listening
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
+from small_problems import make
 
 Seen = list[dict[str, Any]]
 LOOPBACK = "0100007F"

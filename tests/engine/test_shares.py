@@ -18,7 +18,7 @@ from domainwise.engine.execution.thread_parallel import WORTH, Shares, Sharing, 
 from domainwise.engine.session import Session
 from domainwise.nets.network import Network, build
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, advance, batches, features, make
+from small_problems import CLASSES, advance, batches, features, make
 
 ONCE = sorted(name for name in ALGORITHMS if not ALGORITHMS[name].differentiates_twice)
 

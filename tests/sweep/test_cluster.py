@@ -25,6 +25,7 @@ from domainwise.sweep import slurm
 from domainwise.sweep.cluster import Over, Refused, execute_on
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import Plan
+from short_trainings import saved_results
 
 RUNS = Plan(
     "BackgroundDigits",
@@ -38,21 +39,12 @@ RUNS = Plan(
 ).runs()
 
 
-def results(out: Path, runs: list[Run]) -> list[tuple[list[tuple[object, ...]], str]]:
-    found = []
-    for run in runs:
-        records, status = RunFolder(out, run).read()
-        assert status is not None
-        found.append(([(r.step, r.domain, r.split, r.accuracy, r.loss) for r in records], status.status))
-    return found
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[tuple[object, ...]], str]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed")
     for run in RUNS:
         train(run, out, device="cpu")
-    return results(out, RUNS)
+    return out
 
 
 @pytest.fixture
@@ -70,7 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     nodes.shutdown()
 
 
-def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed: object, tmp_path: Path) -> None:
+def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed: Path, tmp_path: Path) -> None:
     ends: dict[str, str] = {}
     removed = threading.Event()
     for event in on_ray.execute(RUNS, Settings(tmp_path, "cpu"), address=cluster.address):
@@ -81,7 +73,8 @@ def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed:
             removed.set()
             cluster.remove_node(cluster.second, allow_graceful=False)
     assert removed.is_set() and len(ends) == len(RUNS)
-    assert results(tmp_path, RUNS) == undisturbed
+    for run in RUNS:
+        assert saved_results(run, tmp_path) == saved_results(run, undisturbed)
     before = time.monotonic()
     again = list(on_ray.execute(RUNS, Settings(tmp_path, "cpu"), address=cluster.address))
     assert all(event.earlier for event in again) and time.monotonic() - before < 10

@@ -5,12 +5,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import short_trainings
 from domainwise.algorithms.adversarial import UAT
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
@@ -18,21 +20,16 @@ from domainwise.core.locks import RunLock
 from domainwise.engine.evaluation import Evaluator
 from domainwise.engine.execution.isolation import RunContext, arithmetic
 from domainwise.engine.train import train
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep import local
 from domainwise.sweep.events import Settings
 from domainwise.sweep.interleaving import News, Turns
 from domainwise.sweep.local import _Pool, execute
-from domainwise.sweep.plan import plan_run
 from processes import quick_context
+from short_trainings import saved_results
 
-
-def plan(algorithm: str, trial: int = 0, steps: int = 8, **hparams: object) -> Run:
-    given = {"batch_size": 4, "dropout": 0.3, **hparams}
-    return plan_run("BackgroundDigits", algorithm, [0], hparams=given, trial=trial, steps=steps, evaluate_every=100)
-
-
+plan = partial(short_trainings.plan, dropout=0.3, evaluate_every=100)
 RUNS = (plan("DAT"), plan("ERM", steps=5), plan("AT", steps=3), plan("Mixup", trial=1), plan("DANN"))
 
 
@@ -43,12 +40,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run in RUNS:
         train(run, out, device="cpu")
     return out
-
-
-def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    folder = RunFolder(out, run)
-    records, status = folder.read()
-    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
 
 
 def in_turns(runs: tuple[Run, ...], out: Path, each_round: Callable[[Turns], object] = lambda _: None) -> list[News]:
@@ -82,7 +73,7 @@ def test_in_turns_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> Non
     told = in_turns(RUNS, tmp_path)
     assert sum(isinstance(news, int) for news in told) == sum(run.steps for run in RUNS)
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone), str(run)
+        assert saved_results(run, tmp_path) == saved_results(run, alone), str(run)
 
 
 def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +98,7 @@ def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatc
     assert ends[impossible.id].status == "failed" and "dropout" in ends[impossible.id].reason
     assert ends[breaking.id].reason == "RuntimeError: broken for good"
     for run in (RUNS[0], RUNS[3]):
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
@@ -123,7 +114,7 @@ def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
     big = plan("UAT")
     told = in_turns((big, RUNS[0]), tmp_path)
     assert "crowded" in told and RunFolder(tmp_path, big).status() is None
-    assert left(RUNS[0], tmp_path) == left(RUNS[0], alone)
+    assert saved_results(RUNS[0], tmp_path) == saved_results(RUNS[0], alone)
     (end,) = in_turns((big,), tmp_path)
     assert isinstance(end, Status) and end.status == "failed"
     assert "CUDA out of memory; lower batch_size" in end.reason
@@ -151,7 +142,7 @@ def test_all_save_when_they_are_stopped_and_go_on_later(tmp_path: Path, alone: P
         assert checkpoint is not None and checkpoint["next_step"] == 1
     in_turns(RUNS, tmp_path)
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_a_workers_runs_take_turns(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +155,7 @@ def test_a_workers_runs_take_turns(tmp_path: Path, alone: Path, monkeypatch: pyt
         steps[event.run].append(event.step)
     assert all(seen[-1] == run.steps - 1 and seen == sorted(seen) for run, seen in steps.items())
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_random_states_are_swapped_in_and_out() -> None:
