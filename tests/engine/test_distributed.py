@@ -131,7 +131,7 @@ def test_networks_that_mix_samples_or_draw_random_numbers_are_refused() -> None:
 
 def test_only_torchrun_makes_a_crew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert torchrun.size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
+    assert torchrun.world_size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
     status, shown, error = command(capsys, "list")

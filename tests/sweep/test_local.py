@@ -276,8 +276,8 @@ def test_missing_data_is_an_error_before_any_worker_starts(tmp_path: Path, monke
 
 
 def test_a_worker_has_time_to_save_every_run_it_holds(tmp_path: Path) -> None:
-    pool, waited = local._Pool(deque(), settings(tmp_path), size=0, turns=8), []
+    pool, waited = local._Pool(deque(), settings(tmp_path), size=0, runs_per_worker=8), []
     process = Mock(join=lambda seconds=None: waited.append(seconds))
-    pool.crew = [Mock(process=process, runs={run.id: run for run in RUNS}), Mock(process=process, runs={})]
+    pool.workers = [Mock(process=process, runs={run.id: run for run in RUNS}), Mock(process=process, runs={})]
     pool.close()
     assert waited[::2] == pytest.approx([local.GRACE_SECONDS * len(RUNS)] * 2, abs=1)

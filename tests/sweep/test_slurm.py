@@ -96,7 +96,7 @@ def test_mistakes_are_one_line_each(some_slurm: None, tmp_path: Path, capsys: py
     command = ["sweep", "--dataset", "BackgroundDigits", "--on", "slurm", "--out", str(tmp_path / "out")]
     for options, said in (
         (("--slurm", "slurm_partition=nowhere"), "refused.*Invalid partition"),
-        (("--slurm", "no_such_parameter=1"), "--slurm: .*no_such_parameter"),
+        (("--slurm", "no_such_parameter=1"), r"no_such_parameter.*\(--slurm\)"),
         (("--device", "gpu"), "unknown device"),
     ):
         with pytest.raises(SystemExit) as stop:

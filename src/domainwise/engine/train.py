@@ -149,7 +149,7 @@ def _training(
     with (RunLock if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
         records, status = folder.reopen(retry)
         if status is not None and not (retry and status.status == "failed"):
-            claim.forget()
+            claim.release_all()
             return Outcome(run, records, status, folder.path, None)
         with crew.unanimous():
             session = start()
@@ -204,7 +204,7 @@ def _training(
         folder.finish(status, session.algorithm.state_dict())
         listeners.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
-        claim.forget()
+        claim.release_all()
     return Outcome(run, records, status, folder.path, session.algorithm)
 
 

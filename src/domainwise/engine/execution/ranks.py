@@ -118,7 +118,7 @@ def listening() -> Iterator[None]:
 
 def join(device: torch.device) -> Crew:
     """The crew that torchrun has started this process in, on a GPU each or all on CPUs; else a crew of one."""
-    if torchrun.size() == 1:
+    if torchrun.world_size() == 1:
         return Crew(device)
     if device.type == "cuda":
         if torchrun.local_rank() >= torch.cuda.device_count():
@@ -189,7 +189,7 @@ class LeadersClaim(RunLock):
     def ensure_owned(self) -> None:
         pass
 
-    def forget(self) -> None:
+    def release_all(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
