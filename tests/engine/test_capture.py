@@ -25,8 +25,9 @@ from domainwise.engine import evaluation
 from domainwise.engine.evaluation import Evaluator, parts_to_judge
 from domainwise.engine.execution import capture
 from domainwise.engine.execution.capture import CapturedStep, Snapshot
-from domainwise.engine.execution.compilation import compiled, padded, round_up, samples_apart
+from domainwise.engine.execution.compilation import compiled, padded, round_up
 from domainwise.engine.session import Session
+from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.sweep.plan import plan_run
 from small_problems import CLASSES, advance, batches, features, make, weights
@@ -313,11 +314,11 @@ def test_padding_keeps_the_memory_format_and_the_shape() -> None:
 
 
 def test_only_networks_whose_samples_are_apart_are_padded() -> None:
-    apart = {name: samples_apart(build(name, (3, 32, 32), 2).features) for name in ("mnist-cnn", "mlp", "resnet18")}
+    apart = {name: is_per_sample(build(name, (3, 32, 32), 2).features) for name in ("mnist-cnn", "mlp", "resnet18")}
     assert all(apart.values())
-    assert not samples_apart(build("resnet18-live", (3, 32, 32), 2).features.train())
-    assert samples_apart(build("resnet18-live", (3, 32, 32), 2).features.eval())
-    assert not samples_apart(torch.nn.Linear(2, 2)), "a network that does not say so"
+    assert not is_per_sample(build("resnet18-live", (3, 32, 32), 2).features.train())
+    assert is_per_sample(build("resnet18-live", (3, 32, 32), 2).features.eval())
+    assert not is_per_sample(torch.nn.Linear(2, 2)), "a network that does not say so"
 
 
 @pytest.mark.parametrize("name", ["domainbed", "oodbench"])

@@ -120,9 +120,9 @@ def test_networks_that_mix_samples_or_draw_random_numbers_are_refused() -> None:
     with pytest.raises(UserError, match=r"resnet18-live .*BatchNorm.*frozen"):
         check(build("resnet18-live", (3, 32, 32), 2).features, "resnet18-live")
     undeclared = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 2))
-    with pytest.raises(UserError, match="samples_apart = True"):
+    with pytest.raises(UserError, match="per_sample = True"):
         check(undeclared, "mine")
-    undeclared.samples_apart = True
+    undeclared.per_sample = True
     with pytest.raises(UserError, match="dropout inside"):
         check(undeclared, "mine")
     with pytest.raises(UserError, match="wrap it as Network"):

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, library
 
 import domainwise as dw
-from domainwise.data.augment import ATTEMPTS, AUGMENTATIONS, HUE, NUMBERS, Augmenter
+from domainwise import kernels
+from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.engine.execution.compilation import compiled
-from domainwise.kernels.group_norm import TRITON
+from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
+from domainwise.kernels.registry import TRITON
 from domainwise.nets.network import Network
 
 GPU = torch.cuda.is_available()
@@ -33,9 +35,12 @@ def augmenter(name: str, images: Tensor, device: str = DEVICE) -> Augmenter:
     data = dw.Environments.from_arrays(
         {"a": (images, labels)}, classes=["x"], mean=[0.5, 0.4, 0.3], std=[0.2, 0.25, 0.3]
     )
-    net = Augmenter(AUGMENTATIONS[name], data.to(device), torch.Generator(device))
-    net.fused = TRITON
-    return net
+    return Augmenter(AUGMENTATIONS[name], data.to(device), torch.Generator(device))
+
+
+@pytest.fixture(autouse=True)
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.augment, "on_gpu", lambda _: True)
 
 
 def problem(count: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -57,10 +62,8 @@ def in_float64() -> Iterator[None]:
 
 
 def reference(name: str, images: Tensor, numbers: Tensor) -> Tensor:
-    with in_float64():
-        plain = augmenter(name, images, "cpu")
-        plain.fused = False
-        return plain.augment(images, numbers.double())
+    with in_float64(), kernels.disabled():
+        return augmenter(name, images, "cpu").augment(images, numbers.double())
 
 
 def wrong(name: str, images: Tensor, numbers: Tensor) -> float:
@@ -155,8 +158,7 @@ def test_what_has_kernels_of_its_own_is_not_compiled() -> None:
     features = torch.nn.Flatten()
     with compiled(Network(features, 2, feature_size=105), net):
         assert "augment" not in vars(net)
-        net.fused = False
-    with compiled(Network(features, 2, feature_size=105), net):
+    with kernels.disabled(), compiled(Network(features, 2, feature_size=105), net):
         assert "augment" in vars(net)
 
 

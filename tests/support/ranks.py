@@ -35,7 +35,7 @@ def algorithm(name: str, dtype: torch.dtype = torch.float64, precision: str = "f
     """On the small problem, with an odd batch; what happens over time happens early, and there is dropout."""
     given = {key: value for key, value in SHORT.items() if key in ALGORITHMS[name].space}
     net = features()
-    net.samples_apart = True
+    net.per_sample = True
     network = Network(net, CLASSES, dropout=0.3, precision=precision)
     return make(name, net=network, dtype=dtype, batch_size=BATCH, **given, **hparams)
 

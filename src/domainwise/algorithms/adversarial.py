@@ -17,7 +17,7 @@ from torch import Tensor
 
 from domainwise.algorithms.base import algorithm
 from domainwise.algorithms.risk import ERM
-from domainwise.nets.modes import undisturbed
+from domainwise.nets.modes import no_side_effects
 from domainwise.protocol.spaces import Fixed, LogUniform
 
 
@@ -86,7 +86,7 @@ class Adversarial(ERM):
         """Steps of length alpha up the summed loss, each followed by the projection to the ball."""
         for _ in range(steps):
             delta = delta.detach().requires_grad_()
-            with undisturbed(self.network):
+            with no_side_effects(self.network):
                 losses = self.losses(self.perturb(x, delta), y)
             if self.hparams["loss_cap"] is not None:
                 losses = losses.clamp(0, self.hparams["loss_cap"])

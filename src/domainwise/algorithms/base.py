@@ -63,7 +63,7 @@ class Algorithm(nn.Module):
     batch_dependent: ClassVar[bool] = False
     """Whether a prediction depends on its batch; then it is judged in batches of one domain, of the training size."""
     differentiates_twice: ClassVar[bool] = False
-    """Whether the loss holds gradients through the network, which neither compiled code nor shares of threads have."""
+    """Whether the loss holds gradients through the network, which compiled code has not."""
     passes: ClassVar[float] = 1.0
     """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
 
@@ -103,7 +103,7 @@ class Algorithm(nn.Module):
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> torch.optim.Adam:
         """Adam with the hyper-parameters of these names."""
-        return adam(parameters, self.hparams[lr], betas, self.hparams[weight_decay])
+        return adam(list(parameters), self.hparams[lr], betas, self.hparams[weight_decay])
 
     def schedule(self, step: int, draw: Draw) -> None:
         """What happens before step number `step` (from 0), outside the step; `draw` gives fresh batches."""

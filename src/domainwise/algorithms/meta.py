@@ -9,7 +9,7 @@ from torch.func import functional_call
 from domainwise.algorithms.base import algorithm
 from domainwise.algorithms.risk import ERM
 from domainwise.core.errors import UserError
-from domainwise.nets.modes import statistics_kept
+from domainwise.nets.modes import frozen_running_stats
 from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform
 
 
@@ -41,7 +41,7 @@ class MLDG(ERM):
             train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
             gradients = torch.autograd.grad(train_risk, parameters, materialize_grads=True)
             fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
-            with statistics_kept(self.network):
+            with frozen_running_stats(self.network):
                 logits = functional_call(self.network, dict(zip(trained, fast, strict=True)), (x[j],))
             test_risk = nn.functional.cross_entropy(logits, y[j])
             meta = torch.autograd.grad(test_risk, fast, materialize_grads=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from domainwise.algorithms.base import Draw, algorithm, cross_entropy
 from domainwise.algorithms.risk import ERM
-from domainwise.nets.modes import undisturbed
+from domainwise.nets.modes import no_side_effects
 from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform, Uniform
 
 
@@ -33,7 +33,7 @@ class WRM(ERM):
         moved = x
         for _ in range(self.steps):
             moved = moved.detach().requires_grad_()
-            with undisturbed(self.network):
+            with no_side_effects(self.network):
                 worth = self.losses(moved, y).sum() - gamma * (moved - x).square().sum()
             moved = moved.detach() + rate * torch.autograd.grad(worth, moved)[0]
         return self.risks(moved, y).mean()
@@ -97,11 +97,11 @@ class ADA(ERM):
         self.grown.fill_(target)
 
     def worst_case(self, x: Tensor, y: Tensor) -> Tensor:
-        with torch.no_grad(), undisturbed(self.network):
+        with torch.no_grad(), no_side_effects(self.network):
             origin = self.represent(x)
         for _ in range(self.steps):
             x = x.detach().requires_grad_()
-            with undisturbed(self.network):
+            with no_side_effects(self.network):
                 z = self.represent(x)
                 loss = cross_entropy(self.classify(z), y).mean()
             worth = loss - self.hparams["gamma"] * (z - origin).square().mean()

@@ -1,6 +1,5 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from domainwise.data.batches import batches_of
 from domainwise.data.environments import Environments
 from domainwise.engine.assemble import make_network
 from domainwise.engine.execution.capture import WORTH_COMPILING, CapturedStep
-from domainwise.engine.execution.thread_parallel import share
 from domainwise.nets.loading import start_from
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.runs import Run
@@ -47,11 +45,8 @@ class Session:
         self.next_step = 0
         self.seconds = 0.0
         self.captured: CapturedStep | None = None
-        self.sharing: AbstractContextManager[None] = nullcontext()
         if device.type == "cuda":
             self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
-        else:
-            self.sharing = share(self.algorithm, run.precision)
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -63,13 +58,12 @@ class Session:
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
-        with self.sharing:
-            self.algorithm.schedule(self.next_step, self.batches.draw)
-            self.batches.advance()
-            if self.captured is None:
-                self.update()
-            else:
-                self.captured(self.update)
+        self.algorithm.schedule(self.next_step, self.batches.draw)
+        self.batches.advance()
+        if self.captured is None:
+            self.update()
+        else:
+            self.captured(self.update)
         self.next_step += 1
 
     def update(self) -> None:

@@ -172,8 +172,7 @@ def _training(
                 judged = run.evaluated_at(step)
                 if judged:
                     crew.follow(changing(session.algorithm))
-                    with session.sharing:
-                        judge.ask()
+                    judge.ask()
                 yield step
                 if judged:
                     session.seconds = time.monotonic() - started

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from domainwise.data.augment import Augmenter
+from domainwise.kernels import accelerated
+from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network
 
 SHAPES = 256
@@ -40,8 +41,8 @@ def compiled(
     with torch._dynamo.config.patch(limits):
         for module in features:
             forward = partial(_compiled(type(module).forward, backend), module)
-            module.forward = padded(forward) if samples_apart(module) else forward
-        augmenter = prepare if isinstance(prepare, Augmenter) and not prepare.fused else None
+            module.forward = padded(forward) if is_per_sample(module) else forward
+        augmenter = prepare if isinstance(prepare, Augmenter) and not accelerated("augment", prepare) else None
         if augmenter:
             augment = padded(partial(_compiled(Augmenter.augment, backend), augmenter))
             augmenter.augment = augment  # type: ignore[method-assign]
@@ -58,12 +59,6 @@ def compiled(
 def _compiled(forward: Callable[..., Tensor], backend: str | Callable[..., Any]) -> Callable[..., Tensor]:
     """One compiled function for all networks of a kind, so that a second run finds what the first has compiled."""
     return torch.compile(forward, dynamic=False, backend=backend)
-
-
-def samples_apart(features: nn.Module) -> bool:
-    """Whether what a network makes of a sample depends on that sample alone, by its own word and its BatchNorms."""
-    learning = any(isinstance(module, _BatchNorm) and module.training for module in features.modules())
-    return bool(getattr(features, "samples_apart", False)) and not learning
 
 
 def padded(forward: Forward) -> Forward:

@@ -18,7 +18,6 @@ Both ways are one pair of linear maps, each the other's transpose, so gradients 
 """
 
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,10 +28,9 @@ from torch.func import functional_call
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
-from domainwise.engine.execution.compilation import samples_apart
 from domainwise.engine.execution.ranks import Crew, listening
 from domainwise.engine.session import Session
-from domainwise.nets.modes import has_dropout
+from domainwise.nets.modes import declares_per_sample, has_dropout, is_per_sample
 from domainwise.nets.network import Network
 
 log = logging.getLogger(__name__)
@@ -122,7 +120,6 @@ def spread_session(session: Session, crew: Crew) -> None:
     if crew.size == 1:
         return
     spread(session.algorithm, crew, session.run.network)
-    session.sharing = nullcontext()
     if session.captured is not None:
         log.warning("%s: %d GPUs share its steps, so they are not captured", session.run, crew.size)
         session.captured = None
@@ -130,11 +127,11 @@ def spread_session(session: Session, crew: Crew) -> None:
 
 def check(features: nn.Module, name: str) -> None:
     """Refuses networks whose features of a sample depend on other samples, or on random numbers."""
-    if not samples_apart(features):
-        if getattr(features, "samples_apart", False):
+    if not is_per_sample(features):
+        if declares_per_sample(features):
             why = "its BatchNorm learns from whole batches: use one whose BatchNorm is frozen (resnet18, resnet50)"
         else:
-            why = "it does not say `samples_apart = True`: that features of a sample depend on that sample alone"
+            why = "it does not say `per_sample = True`: that features of a sample depend on that sample alone"
         raise UserError(f"network {name} cannot be trained by several processes: {why}")
     if has_dropout(features):
         raise UserError(
