@@ -16,6 +16,7 @@ from domainwise.data.sources import downloads
 from domainwise.nets import NETWORKS
 from download_server import Server, running
 from processes import forked_workers
+from small_datasets import make_folder
 
 torch.set_num_threads(1)
 
@@ -52,6 +53,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with running(Server()) as server:
         yield server
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of images: three domains, two classes."""
+    return make_folder(tmp_path / "photos")
 
 
 @pytest.fixture

@@ -17,11 +17,6 @@ from domainwise.data.sources.folder import image_folder
 from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
-
-
 def tell(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of `domainwise data check`."""
     return command(capsys, "data", "check", *arguments)

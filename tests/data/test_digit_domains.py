@@ -2,7 +2,6 @@
 
 import bz2
 import io
-import os
 import re
 import tarfile
 from pathlib import Path
@@ -23,9 +22,8 @@ from domainwise.paper.presets import reproduction
 from domainwise.sweep.collection import is_companion
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import plan_run
-from small_datasets import write_mnist
+from small_datasets import REAL, write_mnist
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 random = np.random.default_rng(0)
 
 

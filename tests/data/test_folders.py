@@ -19,11 +19,6 @@ from domainwise.sweep.plan import Plan, plan_run
 from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
-
-
 def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:
     file = photos / where
     file.write_bytes(file.read_bytes()[:-100])

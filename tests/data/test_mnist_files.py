@@ -1,7 +1,6 @@
 """MNIST's files: what is read of them, and what happens when they are missing or damaged."""
 
 import gzip
-import os
 import re
 import struct
 from collections.abc import Callable
@@ -14,10 +13,9 @@ import torch
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES, embedded_digits, mnist
-from small_datasets import idx, write_mnist
+from small_datasets import REAL, idx, write_mnist
 
-REAL_MNIST = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
-needs_mnist = pytest.mark.skipif(not (REAL_MNIST / "mnist").is_dir(), reason="MNIST is not in $DOMAINWISE_DATA/mnist")
+needs_mnist = pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="MNIST is not in $DOMAINWISE_DATA/mnist")
 
 
 @pytest.mark.parametrize(("pack", "suffix"), [(bytes, ""), (gzip.compress, ".gz")], ids=["plain", "gzip"])
@@ -120,4 +118,4 @@ def test_sound_idx_files_that_are_not_mnist_are_named(tmp_path: Path, name: str,
     ("name", "sizes"), [("ColoredMNIST", [23334, 23333, 23333]), ("RotatedMNIST", [11667] * 4 + [11666] * 2)]
 )
 def test_sizes_of_the_real_data(name: str, sizes: list[int]) -> None:
-    assert list(DATASETS[name].load(REAL_MNIST).sizes.values()) == sizes
+    assert list(DATASETS[name].load(REAL).sizes.values()) == sizes

@@ -1,6 +1,5 @@
 """The image datasets, on small folders in their published layouts, and on the real PACS where it is."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,9 +19,8 @@ from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
 from domainwise.sweep.plan import Plan
-from small_datasets import plain_picture, shade, write_terra
+from small_datasets import REAL, plain_picture, shade, write_terra
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")
 
 

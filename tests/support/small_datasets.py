@@ -1,6 +1,7 @@
 """Small datasets: folders of images, MNIST's and Terra Incognita's files as published, tables of numbers."""
 
 import json
+import os
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +14,8 @@ from domainwise.data.environments import Environments
 from domainwise.data.sources import terra
 from domainwise.data.sources.digits import MNIST_FILES, embedded_digits
 
+REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
+"""The root of real data, where there is one."""
 DOMAINS = ("clinic", "lab", "street")
 CLASSES = ("cat", "dog")
 PACS = ("art_painting", "cartoon", "photo", "sketch")
