@@ -22,7 +22,7 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 EVERY = sorted(ALGORITHMS)
 SINGLE = [name for name in EVERY if ALGORITHMS[name].needs_domains == 1]

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 import domainwise as dw
-from commands import Command, commands
+from commands import Command
 from domainwise.cli import main
 from domainwise.core import logs
 from domainwise.data.sources.folder import find_dataset
 from domainwise.models.stream import find_images, read_batches
-from folders import make_folder, picture
+from small_datasets import make_folder, picture
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def domainwise(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def domainwise(domainwise: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DOMAINWISE_CACHE", str(place / "cache"))
     monkeypatch.chdir(place)
-    return commands(capsys)
+    return domainwise
 
 
 def test_train_leaves_a_model_and_its_records(place: Path) -> None:

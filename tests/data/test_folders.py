@@ -16,12 +16,7 @@ from domainwise.data.sources.folder import find_dataset, image_folder, scan
 from domainwise.engine.session import Session
 from domainwise.protocol.dataset_names import title
 from domainwise.sweep.plan import Plan, plan_run
-from folders import CLASSES, DOMAINS, make_folder, picture
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
+from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
 def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:

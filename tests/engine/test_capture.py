@@ -30,7 +30,7 @@ from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, advance, batches, features, make, weights
+from small_problems import CLASSES, advance, batches, features, make, weights
 
 EVERY = sorted(ALGORITHMS)
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "lift_fresh")

@@ -1,8 +1,7 @@
 """Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to ship."""
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from test_vectors import table
 
 import domainwise as dw
 from commands import commands
@@ -28,8 +26,7 @@ from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import collect
 from domainwise.sweep.plan import plan_run
 from domainwise.sweep.tables import tables
-from folders import make_folder
-from processes import quick_context
+from small_datasets import make_folder, table
 
 Accuracy = Callable[[Run, int], float]
 
@@ -291,14 +288,6 @@ def test_a_training_does_not_depend_on_where_its_data_lies(tmp_path: Path) -> No
 
 
 # for real
-
-
-@pytest.fixture
-def quick_workers() -> Iterator[None]:
-    context = quick_context()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda _: context)
-        yield
 
 
 def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: None) -> None:

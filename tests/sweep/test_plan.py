@@ -16,9 +16,9 @@ from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol import spaces
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import Plan, plan_run, planned_runs, saved_plans, search_space
+from handmade_records import COLOURS
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
-COLOURS = ("+90%", "+80%", "-90%")
 
 
 def scenes(*algorithms: str, **arguments: Any) -> Plan:

@@ -57,7 +57,7 @@ def fit(
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is told the number of every step.
     """
-    if torchrun.size() > 1:
+    if torchrun.world_size() > 1:
         raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
     data = source(environments, data_root, image_size, network)
     if held_out is not None:

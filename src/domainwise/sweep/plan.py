@@ -277,7 +277,7 @@ def saved_plans(folder: Path) -> Iterator[Plan]:
         try:
             yield Plan.from_description(json.loads(path.read_text()))
         except UserError:
-            if forgotten := [name for name in plugins.remembered(folder) if name not in plugins.files()]:
+            if forgotten := [name for name in plugins.saved_names(folder) if name not in plugins.files()]:
                 options = " ".join(f"--plugin {shlex.quote(name)}" for name in forgotten)
                 raise UserError(f"{folder} was made with code of your own: give {options} here too") from None
             raise

@@ -14,7 +14,7 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve, method
 from domainwise.sweep.collection import collect
-from domainwise.sweep.events import cost
+from domainwise.sweep.events import total_passes
 from domainwise.sweep.published import is_published
 
 
@@ -60,9 +60,9 @@ def standing(folder: Path, runs: Sequence[Run]) -> SweepProgress:
         if status is not None:
             statuses.append(status)
             if status.status == "done" and len(statuses) <= SAMPLED and (records := kept.read()[0]):
-                seconds, work = seconds + records[-1].seconds, work + cost(run)
+                seconds, work = seconds + records[-1].seconds, work + total_passes(run)
         else:
-            left += cost(run)
+            left += total_passes(run)
             running += kept.path.exists() and lock_holder(kept.path) is not None
     return _standing(runs, statuses, running, left * seconds / work / max(1, running) if work and left else None)
 
