@@ -24,9 +24,9 @@ from domainwise.sweep import ray as on_ray
 from domainwise.sweep import slurm
 from domainwise.sweep.cluster import Over, Refused, execute_on
 from domainwise.sweep.events import Settings
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 
-RUNS = Plan(
+RUNS = plan_sweep(
     "BackgroundDigits",
     ("ERM", "DAT"),
     draws=1,

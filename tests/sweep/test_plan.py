@@ -15,14 +15,14 @@ from domainwise.core.seeds import uniform
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol import spaces
 from domainwise.protocol.runs import Run
-from domainwise.sweep.plan import Plan, plan_run, planned_runs, saved_plans, search_space
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep, planned_runs, saved_plans, search_space
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
 COLOURS = ("+90%", "+80%", "-90%")
 
 
 def scenes(*algorithms: str, **arguments: Any) -> Plan:
-    return Plan("BackgroundDigits", algorithms or ("ERM",), **{"draws": 1, "trials": 1, **arguments})
+    return plan_sweep("BackgroundDigits", algorithms or ("ERM",), **{"draws": 1, "trials": 1, **arguments})
 
 
 def divisions(runs: Iterable[Run]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -79,7 +79,7 @@ def test_single_trains_on_every_domain_in_turn_and_test_domains_may_be_chosen(
 
 @pytest.mark.parametrize(("dataset", "domains"), [("BackgroundDigits", SCENES), ("ColoredMNIST", COLOURS)])
 def test_pairs_add_every_two_domains_once(dataset: str, domains: tuple[str, ...]) -> None:
-    runs = Plan(dataset, ("ERM",), draws=1, trials=1, pairs=True).runs()
+    runs = plan_sweep(dataset, ("ERM",), draws=1, trials=1, pairs=True).runs()
     assert [run.test_domains for run in runs] == [(d,) for d in domains] + list(combinations(domains, 2))
     for run in runs:
         assert set(run.train_domains) == set(domains) - set(run.test_domains)
@@ -92,9 +92,9 @@ def test_pairs_of_chosen_domains_are_those_that_judge_them() -> None:
 
 
 def test_a_dataset_with_roles_is_divided_so(fixed_roles: Dataset) -> None:
-    runs = Plan("Roles", ("ERM",), draws=1, trials=1, pairs=True).runs()
+    runs = plan_sweep("Roles", ("ERM",), draws=1, trials=1, pairs=True).runs()
     assert divisions(runs) == [(("train1", "train2"), ("test1", "test2"))]
-    single = Plan("Roles", ("ERM",), draws=1, trials=1, setting="single").runs()
+    single = plan_sweep("Roles", ("ERM",), draws=1, trials=1, setting="single").runs()
     assert divisions(single) == [(("train1",), ("test1", "test2")), (("train2",), ("test1", "test2"))]
     for run in (*runs, *single):
         assert run.validation_domains == ("validation",) and run.held_out == 0.0
@@ -107,14 +107,14 @@ def test_a_validation_domain_that_is_trained_on_does_not_validate(fixed_roles: D
 
 @pytest.mark.parametrize("setting", ["multi", "single"])
 def test_chosen_test_domains_of_a_dataset_with_roles(fixed_roles: Dataset, setting: str) -> None:
-    runs = Plan("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()
+    runs = plan_sweep("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()
     assert {run.test_domains for run in runs} == {("test2",)}
 
 
 @pytest.mark.parametrize("domain", ["train1", "validation", "2"])
 def test_a_domain_with_another_role_is_not_tested_on(fixed_roles: Dataset, domain: str) -> None:
     with pytest.raises(UserError, match="unknown test domain of Roles"):
-        Plan("Roles", ("ERM",), test_domains=(domain,))
+        plan_sweep("Roles", ("ERM",), test_domains=(domain,))
 
 
 # hyper-parameters
@@ -162,7 +162,7 @@ def test_a_draw_is_the_same_for_every_division_and_another_in_every_trial() -> N
 def test_the_papers_space_per_dataset_and_setting(
     dataset: str, setting: str, algorithm: str, ranges: dict[str, tuple[float, float]]
 ) -> None:
-    for run in Plan(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
+    for run in plan_sweep(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
         assert run.variant == "paper"
         for name, (low, high) in ranges.items():
             value = run.hparams[name]
@@ -218,7 +218,7 @@ def test_what_two_plans_share_is_done_once() -> None:
 
 def test_plans_of_one_dataset_advance_together_and_datasets_one_after_the_other() -> None:
     erm, dat = scenes("ERM", draws=2, trials=2), scenes("DAT", draws=3, trials=2)
-    other = Plan("ColoredMNIST", ("ERM",), draws=1, trials=2)
+    other = plan_sweep("ColoredMNIST", ("ERM",), draws=1, trials=2)
     runs = planned_runs([erm, other, dat])
     assert [run.dataset for run in runs] == ["BackgroundDigits"] * (len(runs) - 6) + ["ColoredMNIST"] * 6
     own = runs[:-6]
@@ -283,8 +283,8 @@ def test_equal_plans_have_equal_ids() -> None:
         ({"space": "papers"}, "unknown space 'papers': did you mean 'paper'"),
         ({"test_domains": ("scene9",)}, "unknown domain of BackgroundDigits 'scene9'"),
         ({"test_domains": ("4",)}, "unknown domain of BackgroundDigits '4'"),
-        ({"draws": 0}, "--hparams must be at least 1, not 0"),
-        ({"trials": -1}, "--trials must be at least 1, not -1"),
+        ({"draws": 0}, "draws must be at least 1, not 0"),
+        ({"trials": -1}, "trials must be at least 1, not -1"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"network": "smal-cnn"}, "unknown network 'smal-cnn': did you mean 'small-cnn'"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
@@ -296,4 +296,4 @@ def test_equal_plans_have_equal_ids() -> None:
 )
 def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        Plan(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()
+        plan_sweep(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()

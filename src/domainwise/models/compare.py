@@ -1,9 +1,9 @@
 """compare: which method to ship, by accuracy on domains left out, and whether the gaps are more than noise.
 
 Every method is trained with each domain left out in turn. Candidate and step are selected by training-domain
-validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken over
-pairs of runs that share domain, trial and splits. They are tested against the noise of runs on these domains; how much
-other domains differ from these, a handful of domains cannot tell.
+validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken
+over pairs of runs that share domain, trial and splits. They are tested against the noise of runs on these domains; how
+much other domains differ from these, a handful of domains cannot tell.
 """
 
 import math

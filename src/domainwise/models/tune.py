@@ -63,9 +63,11 @@ def tune(
 ) -> Tuning:
     """Searches hyper-parameters by accuracy on unseen domains, not on held-out samples: each is left out in turn.
 
-    Tries `candidates` sets of values of every algorithm, the defaults and random ones, `trials` times each, several runs
-    at once in worker processes, and keeps the values and the number of steps that did best on average. With `refit` the
-    best is then trained on all domains. `test_domains` are kept out of everything. With `out` the same call continues.
+    Tries `candidates` sets of values of every algorithm, the defaults and random ones, `trials` times each, several
+    runs at once in worker processes, and keeps the values and the number of steps that did best on average. With
+    `refit` the best is then trained on all domains. `test_domains` are kept out of everything. With `out` the same call
+    continues.
+
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
     weights, image_size, augmentation. `draws` is the former name of `candidates`.
     """

@@ -148,8 +148,8 @@ class Plan:
     setting "single"      train on each domain in turn, test on all others
 
     search "draws"        DomainBed's: every trial of a draw has its own values; `test_domains` are left out in turn
-    search "candidates"   all trials of a candidate share its values, so that the candidate can be chosen; `test_domains`
-                          are neither trained nor tested on, and each of the other domains is left out in turn
+    search "candidates"   all trials of a candidate share its values, so that the candidate can be chosen;
+                          `test_domains` are kept out of everything, each of the other domains is left out in turn
 
     A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
     single on each of the rest. Draw 0, or candidate 0, is the defaults. `ranges` replaces search ranges by exponents of
@@ -304,8 +304,8 @@ def plan_sweep(
         if value not in known:
             raise unknown(kind, value, known)
     if not algorithms:
-        known = ", ".join(ALGORITHMS)
-        raise UserError(f"name at least one algorithm, e.g. ERM and DAT (known: {known})", argument="algorithms")
+        names = ", ".join(ALGORITHMS)
+        raise UserError(f"name at least one algorithm, e.g. ERM and DAT (known: {names})", argument="algorithms")
     for kind, number, argument in ((search, draws, "hparams"), ("trials", trials, "trials")):
         if number < 1:
             raise UserError(f"{kind} must be at least 1, not {number}", argument=argument)

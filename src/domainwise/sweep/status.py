@@ -70,10 +70,10 @@ def sweep_progress(folder: Path, runs: Sequence[Run]) -> SweepProgress:
             steps[run.algorithm] += run.steps
     seconds_left = None
     if steps and steps_left:
-        mean = sum(seconds.values()) / sum(steps.values())
-        per_step = {algorithm: seconds[algorithm] / steps[algorithm] for algorithm in steps}
-        seconds_left = sum(left * per_step.get(algorithm, mean) for algorithm, left in steps_left.items())
-        seconds_left /= max(1, running)
+        measured = {algorithm: (seconds[algorithm], steps[algorithm]) for algorithm in steps}
+        over_all = (sum(seconds.values()), sum(steps.values()))
+        times = [(left, *measured.get(algorithm, over_all)) for algorithm, left in steps_left.items()]
+        seconds_left = sum(left * taken / done for left, taken, done in times) / max(1, running)
     return _progress(runs, statuses, running, seconds_left)
 
 
