@@ -20,14 +20,15 @@ from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.sources.folder import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
 from domainwise.engine.session import Session
-from domainwise.models.compare import comparison
+from domainwise.models.compare import compare, comparison
 from domainwise.models.search import finished_curves, ranked_candidates
 from domainwise.models.source import source
 from domainwise.models.tune import choose
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import collect
-from domainwise.sweep.plan import Plan, plan_run, plan_sweep
+from domainwise.sweep.commands import sweep_command
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep, saved_plans
 from domainwise.sweep.tables import tables
 from folders import make_folder
 from processes import quick_context
@@ -332,6 +333,28 @@ def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: No
     assert again.model.card.hparams == first.hparams and again.model.card.training["run"]["steps"] == first.steps
 
 
+def test_compare_says_which_to_ship_and_its_folder_what_was_searched(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"steps": 2, "hparams": {"batch_size": 8}, "device": "cpu", "workers": 2}
+    result = compare(table(), ["ERM", "DAT"], candidates=2, trials=1, out=tmp_path, **options)
+    assert result.winner in ("ERM", "DAT") and {one.number for one in result.tuning.tried} == {0, 1}
+    assert result.as_json()["candidate"] == result.chosen().number
+    (plan,) = saved_plans(tmp_path)
+    assert (plan.search, plan.draws, plan.algorithms) == ("candidates", 2, ("ERM", "DAT"))
+    status = commands(capsys)("status", tmp_path)
+    assert "12 runs: 12 done, 0 running, 0 failed, 0 remaining\n" in status.out and not status.err
+    command = str(sweep_command(plan, tmp_path))
+    assert command.startswith("domainwise compare --dataset ") and command.endswith(f" --runs {tmp_path}")
+    assert sweep_command(replace(plan, test_domains=("b",)), tmp_path) is None, "only tune keeps domains out"
+
+
+def test_the_former_name_of_candidates_still_works(tmp_path: Path, quick_workers: None) -> None:
+    with pytest.warns(DeprecationWarning, match="candidates"):
+        tuning = dw.tune(table(), "ERM", draws=1, steps=2, hparams={"batch_size": 8}, device="cpu", out=tmp_path)
+    assert len(tuning.tried) == 1
+
+
 def test_the_command(
     tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,7 +373,8 @@ def test_the_command(
     assert shown.status == 0 and told["sentence"] in shown.out
     assert "selected by training-domain validation" in " ".join(shown.out.split()), "a caption may be broken into lines"
     estimate = commands(capsys)(*command, "--dry-run")
-    assert "6 runs: ERM, DAT, each of 3 domains left out" in estimate.err and "6 runs, 0 still to do" in estimate.out
+    assert "6 runs: ERM, DAT, each of 3 domains left out, 1 candidate each, 1 trial" in estimate.err
+    assert "6 runs, 0 still to do" in estimate.out
     estimate = commands(capsys)(*command, "--dry-run", "--json")
     assert json.loads(estimate.out) == {"runs": 6, "missing": 0, "seconds": 0, "workers": 2, "lacking": []}
     wrong = commands(capsys)("compare", "--data", "photos", "--dataset", "BackgroundDigits")

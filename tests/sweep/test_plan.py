@@ -1,8 +1,9 @@
 """Plans: which runs follow from the arguments of a search."""
 
+import gzip
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from domainwise.core.errors import UserError
 from domainwise.core.seeds import uniform
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol import spaces
+from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
+from domainwise.sweep import plan as plan_module
 from domainwise.sweep.plan import Plan, plan_run, plan_sweep, planned_runs, saved_plans, search_space
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
@@ -195,6 +198,33 @@ def test_ranges_replace_the_searched_ones_and_a_variant_names_them() -> None:
             assert "eps" not in run.hparams
 
 
+def test_the_trials_of_a_draw_differ_in_their_values_and_those_of_a_candidate_do_not() -> None:
+    draws, candidates = (scenes("DAT", draws=3, trials=2, search=search).runs() for search in ("draws", "candidates"))
+
+    def values(runs: list[Run]) -> dict[tuple[int, int], set[str]]:
+        return {
+            (draw, trial): {json.dumps(run.hparams) for run in runs if (run.draw, run.trial) == (draw, trial)}
+            for draw in range(3)
+            for trial in range(2)
+        }
+
+    assert values(draws)[1, 0] != values(draws)[1, 1] and values(candidates)[1, 0] == values(candidates)[1, 1]
+    assert {cell: run for cell, run in values(draws).items() if cell[1] == 0} == {
+        cell: run for cell, run in values(candidates).items() if cell[1] == 0
+    }, "the first trials are the same runs"
+    assert [run.trial for run in candidates] == sorted(run.trial for run in candidates), "each once before any twice"
+
+
+def test_options_are_passed_whole_and_may_be_changed_one_by_one() -> None:
+    options = TrainingOptions(steps=7, hparams={"batch_size": 4}, network="mlp")
+    run = plan_run("BackgroundDigits", "DAT", "scene1", options, seed=3)
+    assert run == plan_run("BackgroundDigits", "DAT", 0, steps=7, hparams={"batch_size": 4}, network="mlp", seed=3)
+    assert scenes("DAT", options=options, seed=3, test_domains=("scene1",)).runs() == [run]
+    assert set(TrainingKeywords.__annotations__) == {field.name for field in fields(TrainingOptions)}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stepz'"):
+        plan_run("BackgroundDigits", "ERM", 0, stepz=7)  # type: ignore[call-arg]
+
+
 # identity
 
 
@@ -244,6 +274,48 @@ def test_a_plan_survives_its_folder(tmp_path: Path, plan: Plan) -> None:
     assert kept == plan and kept.id == plan.id and kept.runs() == plan.runs()
 
 
+@pytest.mark.parametrize("damage", [None, b"", b"nonsense", gzip.compress(b"{}"), gzip.compress(b'{"runs": [1]}')])
+def test_a_plan_is_read_with_the_list_of_its_runs_and_expanded_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
+) -> None:
+    plan = PLANS[1]
+    plan.save(tmp_path)
+    runs = plan.runs()
+    (listed,) = (tmp_path / "plans").glob("*.runs.json.gz")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_module, "plan_run", lambda *_, **__: pytest.fail("expanded"))
+        (saved,) = saved_plans(tmp_path)
+        assert saved.runs() == runs
+        saved.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "plans" / listed.name).read_bytes() == listed.read_bytes()
+    if damage is None:
+        listed.unlink()
+    else:
+        listed.write_bytes(damage)
+    (saved,) = saved_plans(tmp_path)
+    assert saved.runs() == runs
+
+
+def test_the_list_of_another_plan_is_not_taken(tmp_path: Path) -> None:
+    for plan in PLANS[:2]:
+        plan.save(tmp_path)
+    plans = tmp_path / "plans"
+    (plans / f"{PLANS[0].id}.runs.json.gz").write_bytes((plans / f"{PLANS[1].id}.runs.json.gz").read_bytes())
+    assert {plan.id: plan.runs() for plan in saved_plans(tmp_path)} == {plan.id: plan.runs() for plan in PLANS[:2]}
+
+
+def test_a_plan_of_draws_is_described_as_before_there_were_candidates() -> None:
+    keys = (
+        "dataset algorithms draws trials setting space test_domains pairs steps evaluate_every network seed precision"
+    )
+    keys += " hparams ranges variant weights full_curves image_size augmentation track"
+    plan = scenes("ERM", "DAT", draws=2)
+    assert set(plan.describe()) == set(keys.split()) and plan.id == "2a46feb34e46"
+    candidates = replace(plan, search="candidates")
+    assert candidates.describe() == plan.describe() | {"search": "candidates"} and candidates.id != plan.id
+    assert Plan.from_description(json.loads(json.dumps(candidates.describe()))) == candidates
+
+
 def test_all_plans_of_a_folder_are_found_and_other_files_are_left_alone(tmp_path: Path) -> None:
     for plan in PLANS:
         plan.save(tmp_path)
@@ -280,6 +352,7 @@ def test_equal_plans_have_equal_ids() -> None:
         ({"algorithms": ()}, "name at least one algorithm"),
         ({"dataset": "ColouredMNIST"}, "unknown dataset 'ColouredMNIST': did you mean 'ColoredMNIST'"),
         ({"setting": "singel"}, "unknown setting 'singel': did you mean 'single'"),
+        ({"search": "candidate"}, "unknown search 'candidate': did you mean 'candidates'"),
         ({"space": "papers"}, "unknown space 'papers': did you mean 'paper'"),
         ({"test_domains": ("scene9",)}, "unknown domain of BackgroundDigits 'scene9'"),
         ({"test_domains": ("4",)}, "unknown domain of BackgroundDigits '4'"),
