@@ -21,7 +21,7 @@ from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.environments import Environments
 from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
 from domainwise.report.audited import audit_figure
@@ -42,13 +42,13 @@ class Reader(nn.Module):
         return nn.functional.one_hot(self.answer(x), self.classes) + self.nothing
 
 
-def reading(data: Environments, unseen: str, answer: Answer) -> Trained:
+def reading(data: Environments, unseen: str, answer: Answer) -> TrainedRun:
     """A model on this data that answers like this."""
     run = plan_run(Dataset.of(data), "ERM", [unseen], steps=1)
     sizes = tuple(data.sizes[domain] for domain in run.train_domains)
     problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
     network = Reader(answer, len(data.classes))
-    return Trained(run, data, ALGORITHMS["ERM"](network, problem, run.hparams, torch.Generator()), Path())
+    return TrainedRun(run, data, ALGORITHMS["ERM"](network, problem, run.hparams, torch.Generator()), Path())
 
 
 class Memory:
@@ -168,7 +168,7 @@ def test_scores_per_domain_and_class_and_their_worst_pair() -> None:
     assert len(figure.axes) == 4
 
 
-def few_of_one_class(wrong: Collection[int]) -> Trained:
+def few_of_one_class(wrong: Collection[int]) -> TrainedRun:
     """Unseen 12 images of x and of y and 4 of z, with a model that takes these of them for another class."""
     labels = torch.tensor([0] * 12 + [1] * 12 + [2] * 4)
     images = torch.arange(56, dtype=torch.uint8).reshape(56, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
@@ -257,7 +257,7 @@ def test_features_are_those_before_the_classifier(scenes: Environments) -> None:
     features = nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, 7))
     method = ALGORITHMS["ERM"](Network(features, 10, feature_size=7), problem, run.hparams, torch.Generator())
     images = scenes.images[:300]
-    told, kept = answers_and_features(Trained(run, scenes, method, Path()), images, "scene1")
+    told, kept = answers_and_features(TrainedRun(run, scenes, method, Path()), images, "scene1")
     assert kept is not None
     torch.testing.assert_close(kept, features(scenes.normalise(images)).detach())
     assert torch.equal(told, method.network.classifier(kept).argmax(1))

@@ -130,8 +130,8 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
             guesses = mine.probabilities(data.images[rows], known).argmax(1)
             right = float((guesses == data.labels[rows]).double().mean())
             assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
-    assert loaded.in_groups == (name in ("ARM", "MTL"))
-    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
+    assert loaded.batch_dependent == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.batch_dependent
     assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
 
 

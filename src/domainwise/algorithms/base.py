@@ -67,7 +67,15 @@ class Algorithm(nn.Module):
     passes: ClassVar[float] = 1.0
     """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
 
-    def __init__(self, network: nn.Module, problem: Problem, hparams: HParams, noise: torch.Generator) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        problem: Problem,
+        hparams: HParams,
+        noise: torch.Generator,
+        *,
+        trainable: bool = True,
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if problem.domains < self.needs_domains:
@@ -87,7 +95,7 @@ class Algorithm(nn.Module):
             for module in self.modules():
                 if isinstance(module, nn.Conv2d):  # as the GPU reads its weights, and writes their gradients
                     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizers = self.make_optimizers()
+        self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
 
     def setup(self) -> None:
         """Buffers and further parts."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from domainwise.analysis.answers import Look, answers
 from domainwise.data.catalogue import data_root as find_root
 from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import TrainedRun
 
 CLEAR = 3
 """Standard errors by which a difference is called clear."""
@@ -106,7 +106,7 @@ class MixedUse:
 Use = ColourUse | BackgroundUse | MixedUse
 
 
-def shortcut(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
+def shortcut(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
     """The dataset's own question, where it has one. `right` says which of the images looked at were answered right."""
     name = trained.environments.name
     if name.removesuffix("-embedded") == "ColoredMNIST":
@@ -121,7 +121,7 @@ def shortcut(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], ro
     return None
 
 
-def colour_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
+def colour_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
     data = trained.environments.to("cpu")
     digits = source_digits(data.name, root).labels
     agreements: list[Tensor] = []  # [2 n, 3]: the answer is the colour, the digit's half, class 1
@@ -142,7 +142,7 @@ def colour_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], 
     return ColourUse(accuracy, swapped, agree_colour, agree_digit, constant, float(changed.mean()), len(changed))
 
 
-def background_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
+def background_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
     data, run = trained.environments, trained.run
     digits = source_digits(data.name, Path()).images
     labels = data.labels.cpu()

@@ -56,7 +56,7 @@ class Batches:
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next batch as it is stored: images, uint8, and labels."""
-        return self.environments.take(self.next_rows())
+        return self.environments.gather(self.next_rows())
 
     def next_rows(self) -> Tensor:
         return self.rows[self.starts + (self.uniform() * self.sizes).long()]
@@ -115,7 +115,7 @@ class StreamedBatches(Batches):
 
     def _gather(self) -> tuple[Tensor, Tensor, Tensor]:
         rows = self.next_rows()
-        return *self.environments.take(rows), self.generator.get_state()
+        return *self.environments.gather(rows), self.generator.get_state()
 
     def state(self) -> Tensor:
         return self.taken

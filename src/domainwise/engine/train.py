@@ -120,7 +120,7 @@ def training(
     with crew.unanimous():
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
         for domain in run.domains:
-            data.cut(domain, run.held_out_of(domain))
+            data.held_out_count(domain, run.held_out_of(domain))
     folder = SharedFolder(crew.led(partial(files.writable_folder, Path(out))), run, crew)
     folder.create()
     start = partial(Session, run, data, crew.device, data_root)
