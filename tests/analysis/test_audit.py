@@ -20,7 +20,7 @@ from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
 from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.environments import Environments
-from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
+from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
 from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
@@ -44,7 +44,7 @@ class Reader(nn.Module):
 
 def reading(data: Environments, unseen: str, answer: Answer) -> TrainedRun:
     """A model on this data that answers like this."""
-    run = plan_run(Dataset.of(data), "ERM", [unseen], steps=1)
+    run = plan_run(Dataset.from_environments(data), "ERM", [unseen], steps=1)
     sizes = tuple(data.sizes[domain] for domain in run.train_domains)
     problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
     network = Reader(answer, len(data.classes))
@@ -112,7 +112,7 @@ def test_a_model_that_reads_nothing(coloured: Environments) -> None:
 def test_a_model_that_needs_a_known_background(scenes: Environments) -> None:
     """Right over the backgrounds it knows, "0" over any other: every number follows."""
     digits, labels = source_digits("BackgroundDigits", Path())
-    known = torch.cat([paste(digits, background(scene)) for scene in SCENES if scene != "scene2"])
+    known = torch.cat([overlay(digits, background(scene)) for scene in SCENES if scene != "scene2"])
     found = audit(reading(scenes, "scene2", Memory(known, labels.repeat(3))))
     use = found.use
     assert isinstance(use, BackgroundUse) and use.unseen == "scene2"
@@ -127,7 +127,7 @@ def test_a_model_that_needs_a_known_background(scenes: Environments) -> None:
 
 def test_of_a_model_that_was_trained_on_every_background_only_scores_are_told(scenes: Environments) -> None:
     trained = reading(scenes, "scene1", lambda x: torch.zeros(len(x), dtype=torch.long))
-    everywhere = replace(trained, run=plan_run(Dataset.of(scenes), "ERM", [], steps=1))
+    everywhere = replace(trained, run=plan_run(Dataset.from_environments(scenes), "ERM", [], steps=1))
     assert audit(everywhere).use is None
 
 

@@ -109,7 +109,7 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
     grey = dw.fit(patterns(channels=1), "ERM", **QUICK)
     assert grey.predict(Image.new("RGB", (50, 50), "red")).shape == (1,)
     odd = dw.fit(patterns(channels=2), "ERM", **QUICK)
-    with pytest.raises(UserError, match="pictures cannot be read as inputs of shape"):
+    with pytest.raises(UserError, match="images cannot be read as inputs of shape"):
         odd.predict(Image.new("RGB", (50, 50)))
 
 

@@ -16,7 +16,7 @@ import domainwise as dw
 from commands import commands
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
 from domainwise.engine.session import Session
 from domainwise.models.compare import comparison
@@ -36,7 +36,7 @@ Accuracy = Callable[[Run, int], float]
 
 def search(algorithms: tuple[str, ...] = ("ERM", "DAT"), **options: object) -> Search:
     facts = {"draws": 2, "trials": 2, "steps": 11, "evaluate_every": 5, **options}
-    return Search(Dataset.of(table()), algorithms, **facts)  # type: ignore[arg-type]
+    return Search(Dataset.from_environments(table()), algorithms, **facts)  # type: ignore[arg-type]
 
 
 def record(plan: Search, out: Path, unseen: Accuracy, seen: Accuracy = lambda *_: 0.5) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from domainwise.analysis.answers import Look, answers
 from domainwise.data.catalogue import data_root as find_root
-from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
+from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
 from domainwise.engine.restore import TrainedRun
 
 CLEAR = 3
@@ -153,14 +153,14 @@ def background_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Te
     for look, own in zip(seen, right, strict=True):
         ink, truth, home = digits[look.rows], labels[look.rows], look.domain
         over = {
-            scene: (answers(trained, paste(ink, behind)) == truth).double()
+            scene: (answers(trained, overlay(ink, behind)) == truth).double()
             for scene, behind in scenes.items()
             if scene != home
         }
-        bare = answers(trained, paste(blank, scenes[home]))
+        bare = answers(trained, overlay(blank, scenes[home]))
         accuracy[home] = float(own.double().mean())
         swapped[home] = float(torch.stack(list(over.values())).mean())
-        black[home] = float((answers(trained, paste(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
+        black[home] = float((answers(trained, overlay(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
         alone[home] = float((bare == truth).double().mean())
         if home == unseen:
             known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)

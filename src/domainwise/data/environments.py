@@ -168,7 +168,7 @@ class Environments:
     def rows(self, domain: str) -> Tensor:
         """The row numbers of one domain's images."""
         if domain in self.absent:
-            raise UserError(self.absent[domain])
+            raise UserError(self.absent[domain], argument="data_root")
         if domain not in self.sizes:
             raise unknown(f"domain of {self.name}", domain, self.sizes)
         start = 0

@@ -8,7 +8,7 @@ import torch
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.assemble import make_predictor
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import RunFolder

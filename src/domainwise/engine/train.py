@@ -18,7 +18,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock, RunLocked
 from domainwise.core.provenance import provenance
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import Evaluator, parts_to_judge

@@ -8,7 +8,7 @@ from pathlib import Path
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import save_environments, saved_dataset
 from domainwise.engine.devices import pick_precision
 from domainwise.models.fit import fit, records_folder

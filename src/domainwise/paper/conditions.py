@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets.weights import planned
 from domainwise.paper.presets import Cell, network, steps
 from domainwise.paper.tables import PaperTable
@@ -55,7 +55,7 @@ def of_plan(plan: Plan) -> Conditions:
         plan.weights,
         plan.precision,
         plan.augmentation or data.augmentation,
-        data.sized(plan.image_size),
+        data.check_image_size(plan.image_size),
     )
 
 

@@ -9,7 +9,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import data_root
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_device, pick_device
 from domainwise.nets.weights import locate

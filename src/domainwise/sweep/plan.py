@@ -15,7 +15,7 @@ from domainwise.core import files, plugins
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.augment import check_augmentation
 from domainwise.data.catalogue import Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import spaces
@@ -107,7 +107,7 @@ def plan_run(
         variant,
         planned(chosen, weights),
         check_augmentation(data.augmentation if augmentation is None else augmentation, data.shape, data.name),
-        data.sized(image_size),
+        data.check_image_size(image_size),
         full_curves,
     )
 
@@ -178,7 +178,7 @@ class Plan:
         for domain in self.test_domains:
             if data.domain(domain) not in data.testable:
                 raise unknown(f"test domain of {data.title}", domain, data.testable)
-        data.sized(self.image_size)
+        data.check_image_size(self.image_size)
         object.__setattr__(self, "weights", planned(self.network or data.network, self.weights))
 
     @cached_property

@@ -16,7 +16,7 @@ from domainwise.analysis.perturbations import measure
 from domainwise.analysis.shift import Setup, default_network, measure_shift
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.restore import TrainedRun
 from domainwise.nets.weights import planned
 from domainwise.protocol.statistics import ARROW
