@@ -57,7 +57,7 @@ def vectors() -> Environments:
 
 
 def plan(data: Environments, algorithm: str, **facts: Any) -> Run:
-    described = Dataset.of(data, validation=("choosing",), unseen=("unseen",))
+    described = Dataset.from_environments(data, validation=("choosing",), unseen=("unseen",))
     hparams = {"batch_size": 4, **SOON.get(algorithm, {})}
     given = {"steps": 4, "evaluate_every": 2, "full_curves": True, **facts}
     return plan_run(described, algorithm, "unseen", hparams=hparams, **given)

@@ -82,7 +82,10 @@ def test_a_bad_image_stops_a_training_with_exit_2_or_is_left_out(
     ("arguments", "message"),
     [
         (("--data", "photos", "--dataset", "PACS"), "give either --dataset NAME or --data DIR"),
-        (("--dataset", "PACS", "--skip-bad"), "--skip-bad goes with a folder of images"),
+        (
+            ("--dataset", "PACS", "--skip-bad"),
+            "only images of a folder can be left out: other data are complete (--skip-bad)",
+        ),
         (("--data", "nowhere"), "is not a folder: images belong at DIR/<domain>/<class>/<image>"),
         (("--data", "PACS"), "is not a folder"),
         (("--dataset", "./nowhere"), "is not a folder"),

@@ -154,7 +154,7 @@ def test_missing_data_says_where_what_and_how(name: str, tmp_path: Path) -> None
         DATASETS[name].load(tmp_path)
     message = str(caught.value)
     part = DATASETS[name].source.parts[0]
-    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "--data-root"):
+    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "name another data root"):
         assert words in message
     assert ("in a browser from https://" in message) != (f"domainwise data get {name}" in message) or part.archives
     assert "\n" not in message

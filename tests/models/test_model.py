@@ -109,7 +109,7 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
     grey = dw.fit(patterns(channels=1), "ERM", **QUICK)
     assert grey.predict(Image.new("RGB", (50, 50), "red")).shape == (1,)
     odd = dw.fit(patterns(channels=2), "ERM", **QUICK)
-    with pytest.raises(UserError, match="pictures cannot be read as inputs of shape"):
+    with pytest.raises(UserError, match="images cannot be read as inputs of shape"):
         odd.predict(Image.new("RGB", (50, 50)))
 
 
@@ -130,8 +130,8 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
             guesses = mine.probabilities(data.images[rows], known).argmax(1)
             right = float((guesses == data.labels[rows]).double().mean())
             assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
-    assert loaded.in_groups == (name in ("ARM", "MTL"))
-    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
+    assert loaded.batch_dependent == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.batch_dependent
     assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
 
 

@@ -15,7 +15,7 @@ import domainwise as dw
 from commands import commands
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
 from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
@@ -36,7 +36,7 @@ Accuracy = Callable[[Run, int], float]
 @pytest.fixture(autouse=True)
 def hospitals(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """Three domains of vectors, a, b and c, under a name."""
-    data = replace(Dataset.of(table()), name="Hospitals")
+    data = replace(Dataset.from_environments(table()), name="Hospitals")
     monkeypatch.setitem(DATASETS._things, "Hospitals", data)
     return data
 

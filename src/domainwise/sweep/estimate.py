@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
