@@ -355,7 +355,7 @@ def test_the_command(
     result = commands(capsys)(*command, "--out", "model", "--json")
     told = json.loads(result.out)
     assert result.status == 0 and told["winner"] in ("ERM", "DAT") and told["model"] == "model"
-    model = dw.load("model")
+    model = dw.load_model("model")
     assert model.card.algorithm == told["winner"] and model.domains == ("clinic", "lab", "street")
     assert model.card.hparams == told["hparams"]
     shown = commands(capsys)(*command)

@@ -187,11 +187,10 @@ def run_plans(
 
     For plans that reproduce the paper, `differences` says where they differ from it, and `show` shows the results.
     """
-    from domainwise.core import plugins
     from domainwise.core.phrasing import counted
     from domainwise.report.formats import terminal
     from domainwise.sweep.collection import collect
-    from domainwise.sweep.launch import check_launcher, launch
+    from domainwise.sweep.launch import check_launcher, launch_plans
     from domainwise.sweep.plan import planned_runs
     from domainwise.sweep.status import sweep_progress
     from domainwise.sweep.tables import tables
@@ -201,10 +200,7 @@ def run_plans(
     if dry_run:
         print_estimate(runs, settings, launcher, as_json=as_json, differences=differences)
         return
-    events = launch(runs=runs, settings=settings, **launcher)
-    for plan in plans:
-        plan.save(settings.out)
-    plugins.save_names(settings.out)
+    events = launch_plans(plans, settings, **launcher)
     say(f"{counted(len(runs), 'run')} into {settings.out}{_in_brackets(differences)}", errors_console)
     follow_runs(runs, events, settings.out)
     progress = sweep_progress(settings.out, runs)
