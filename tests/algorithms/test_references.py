@@ -90,4 +90,4 @@ def test_random_start_is_uniform_in_the_cube_then_projected() -> None:
     u = torch.rand(3, 4, 2, 6, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     cube = (2 * u - 1) * 0.7
     expected = torch.stack([torch.stack([project(d, 0.7, "l2") for d in row]) for row in cube])
-    agree((at.fresh(3, 4), expected))
+    agree((at.initial_delta(3, 4), expected))

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from commands import Command
+from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder, Status
-from domainwise.sweep.plan import planned_runs, saved_plans
+from domainwise.sweep.plan import plan_sweep, planned_runs, saved_plans
 from small_datasets import write_mnist
 
 SMALL = ("--steps", "4", "--evaluate-every", "2", "--hparam", "batch_size=4")
@@ -64,11 +65,9 @@ def test_grids_that_mean_nothing(domainwise: Command, tmp_path: Path, grid: str)
 
 
 def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: Command, tmp_path: Path) -> None:
-    from domainwise.sweep.plan import Plan
 
-    plan = Plan(
-        "BackgroundDigits", ("ERM",), 1, 1, test_domains=("0",), steps=4, evaluate_every=2, hparams={"batch_size": 4}
-    )
+    options = TrainingOptions(steps=4, evaluate_every=2, hparams={"batch_size": 4})
+    plan = plan_sweep("BackgroundDigits", ("ERM",), options, draws=1, trials=1, test_domains=("0",))
     (run,) = plan.runs()
     folder = RunFolder(tmp_path, run)
     folder.create()
@@ -119,7 +118,7 @@ def test_a_table_of_the_paper_is_run_and_set_beside_it(domainwise: Command, tiny
         ((*SWEEP, "--space", "papers"), "did you mean 'paper'"),
         ((*SWEEP, "--on", "moon"), "unknown place to run 'moon'"),
         ((*SWEEP, "--dry-run", "--on", "moon"), "unknown place to run 'moon'"),
-        ((*SWEEP, "--hparams", "0"), "--hparams must be at least 1"),
+        ((*SWEEP, "--hparams", "0"), "draws must be at least 1, not 0 (--hparams)"),
         ((*SWEEP, "--test-domains", "scene9"), "did you mean 'scene"),
         ((*SWEEP, "--slurm", "partition"), "--slurm 'partition': write NAME=VALUE"),
         (("reproduce", "table77"), "unknown table of the paper"),

@@ -42,7 +42,7 @@ def test_missing_files_are_named_with_both_ways_to_get_them(tmp_path: Path) -> N
     with pytest.raises(UserError) as caught:
         mnist(tmp_path)
     message = str(caught.value)
-    for part in (str(folder), *MNIST_FILES[1:3], "https://", "--data-root", "-embedded"):
+    for part in (str(folder), *MNIST_FILES[1:3], "https://", "name another data root", "-embedded"):
         assert part in message
     assert MNIST_FILES[0] not in message, "only what is missing"
     assert "\n" not in message

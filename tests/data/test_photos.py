@@ -18,7 +18,7 @@ from domainwise.data.sources.image_files import in_class_folders
 from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 from small_datasets import REAL, plain_picture, shade, write_terra
 
 IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")
@@ -113,10 +113,10 @@ def test_the_facts_of_the_protocol(name: str, domains: int, classes: int, images
 
 
 def test_nico_trains_on_two_environments_and_chooses_by_a_third() -> None:
-    (run,) = Plan("NICO", ("ERM",), draws=1, trials=1).runs()
+    (run,) = plan_sweep("NICO", ("ERM",), draws=1, trials=1).runs()
     assert run.train_domains == ("train1", "train2") and run.validation_domains == ("validation",)
     assert run.test_domains == ("test",) and run.held_out == 0
-    alone = Plan("NICO", ("ERM",), draws=1, trials=1, setting="single").runs()
+    alone = plan_sweep("NICO", ("ERM",), draws=1, trials=1, setting="single").runs()
     assert [(run.train_domains, run.test_domains) for run in alone] == [
         (("train1",), ("test",)),
         (("train2",), ("test",)),
@@ -124,7 +124,7 @@ def test_nico_trains_on_two_environments_and_chooses_by_a_third() -> None:
 
 
 def test_mixed_same_is_never_tested_on() -> None:
-    runs = [Plan("MixedSame", ("DAT",), draws=1, trials=1, setting=s).runs() for s in ("multi", "single")]
+    runs = [plan_sweep("MixedSame", ("DAT",), draws=1, trials=1, setting=s).runs() for s in ("multi", "single")]
     for (run,) in runs:
         assert (run.train_domains, run.test_domains) == (("Mixed-Same",), ("Mixed-Rand",))
     assert isinstance(runs[0][0], Run)
@@ -154,7 +154,7 @@ def test_missing_data_says_where_what_and_how(name: str, tmp_path: Path) -> None
         DATASETS[name].load(tmp_path)
     message = str(caught.value)
     part = DATASETS[name].source.parts[0]
-    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "--data-root"):
+    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "name another data root"):
         assert words in message
     assert ("in a browser from https://" in message) != (f"domainwise data get {name}" in message) or part.archives
     assert "\n" not in message

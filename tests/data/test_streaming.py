@@ -14,9 +14,9 @@ from torch import Tensor
 from domainwise.core.seeds import generator
 from domainwise.data import environments
 from domainwise.data.batches import Batches, StreamedBatches, batches_of
-from domainwise.data.environments import Environments, fits
+from domainwise.data.environments import Environments, fits_memory
 from domainwise.data.streaming import DEPTH, chunks
-from domainwise.engine.train import Interrupted, Outcome, train
+from domainwise.engine.train import Interrupted, TrainingResult, train
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
 from short_trainings import saved_results
@@ -100,14 +100,14 @@ def test_taking_rows_keeps_their_shape() -> None:
     for streamed in (False, True):
         there = data().to("cpu", streamed=streamed)
         some = torch.tensor([[3, 80], [3, 0]])
-        images, labels = there.take(some)
+        images, labels = there.gather(some)
         assert torch.equal(images, there.images[some]) and torch.equal(labels, there.labels[some])
 
 
 # the same results
 
 
-def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> Outcome:
+def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> TrainingResult:
     return train(run, out, device="cpu", environments=data().to("cpu", streamed=streamed), progress=progress)
 
 
@@ -180,7 +180,7 @@ def test_what_goes_wrong_in_the_thread_is_heard_of() -> None:
 
 
 def test_images_live_on_a_device_that_has_twice_their_room() -> None:
-    assert fits(50, 100) and not fits(51, 100) and fits(10**15, None)
+    assert fits_memory(50, 100) and not fits_memory(51, 100) and fits_memory(10**15, None)
 
 
 def test_images_too_large_for_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:

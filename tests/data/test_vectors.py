@@ -74,7 +74,7 @@ def test_large_offsets_survive_because_standardisation_is_in_the_datas_own_preci
 
 def test_the_unseen_domain_and_the_held_out_rows_never_touch_what_the_network_sees(tmp_path: Path) -> None:
     data = table()
-    run = plan_run(Dataset.of(data), "DAT", ["c"], hparams={"batch_size": 8}, steps=3)
+    run = plan_run(Dataset.from_environments(data), "DAT", ["c"], hparams={"batch_size": 8}, steps=3)
     poisoned = data.images.clone()
     poisoned[data.rows("c")] = 1e30
     for domain in ("a", "b"):
@@ -118,4 +118,4 @@ def test_an_mlp_learns_from_vectors_whatever_their_units() -> None:
 
 def test_wide_tables_are_no_photographs() -> None:
     data = dw.Environments.from_arrays({"a": table_rows(columns=100)})
-    assert Dataset.of(data).scale == "small" and Dataset.of(data).image_size == 0
+    assert Dataset.from_environments(data).scale == "small" and Dataset.from_environments(data).image_size == 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from domainwise.core.errors import UserError
-from domainwise.engine.evaluation import parts_to_judge
+from domainwise.engine.evaluation import splits_to_evaluate
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
@@ -20,7 +20,7 @@ from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_r
 
 def test_a_validation_domain_is_judged_whole_and_the_others_by_their_splits() -> None:
     run = replace(plan(), train_domains=("scene2", "scene3"), validation_domains=("scene4",), held_out=0.2)
-    parts = parts_to_judge(run, few())
+    parts = splits_to_evaluate(run, few())
     assert {part: len(rows) for part, rows in parts.items()} == {
         ("scene2", "out"): 5,
         ("scene3", "out"): 5,
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path: Path) -> No
     state = folder.load_checkpoint()
     assert state is not None
     folder.save_checkpoint(state | {"cuda": torch.zeros(16, dtype=torch.uint8)})
-    with pytest.raises(UserError, match=r"made on cuda, this is cpu; continue with --device cuda, or delete"):
+    with pytest.raises(UserError, match=r"made on cuda, this is cpu; continue on cuda, or delete"):
         trained(run, tmp_path)
 
 
@@ -254,7 +254,7 @@ def test_trials_seeds_and_draws_differ(tmp_path: Path, field: str) -> None:
         ({"device": "gpu"}, "unknown device 'gpu'"),
         pytest.param(
             {"device": "cuda"},
-            "--device cpu",
+            "no CUDA device found: use the CPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

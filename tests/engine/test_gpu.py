@@ -14,7 +14,8 @@ from torch import Tensor
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.engine.evaluation import Evaluator, parts_to_judge
+from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
+from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
@@ -56,15 +57,13 @@ class Trained(NamedTuple):
     state: dict[str, Any]
 
 
-def trained(run: Run, form: str, steps: int = 50, state: dict[str, Any] | None = None, nudge: float = 0.0) -> Trained:
-    """Some steps in this form, from a state if there is one; or from weights that are changed by a relative nudge."""
+def trained(run: Run, mode: Mode, steps: int = 50, state: dict[str, Any] | None = None, nudge: float = 0.0) -> Trained:
+    """Some steps in this mode, from a state if there is one; or from weights that are changed by a relative nudge."""
     with RunContext(GPU, run.precision):
-        session = Session(run, data(), GPU)
+        session = Session(run, data(), GPU, execution=Execution(mode))
         with torch.no_grad():
             for weights in session.algorithm.parameters():
                 weights *= 1 + nudge * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(GPU)
-        compile = form == "compiled"
-        session.captured = None if form == "eager" else session.captured_step(compile=compile)
         if state is not None:
             session.load_state(state)
         for _ in range(steps):
@@ -141,12 +140,14 @@ def test_captured_evaluation_equals_eager(name: str) -> None:
     run = plan(name)
     session = trained(run, "captured", steps=5).session
     with RunContext(GPU, "fp32"):
-        judge = Evaluator(session.algorithm, session.environments, parts_to_judge(run, data()), run.train_domains)
-        eager, captured, again = judge(), judge(), judge()
-        assert judge.graph is not None, "it was captured"
+        evaluator = Evaluator(
+            session.algorithm, session.environments, splits_to_evaluate(run, data()), run.train_domains
+        )
+        eager, captured, again = evaluator(), evaluator(), evaluator()
+        assert evaluator.graph is not None, "it was captured"
         assert all(captured[part] == pytest.approx(eager[part], rel=1e-5) for part in eager) and again == captured
         session.step()
-        assert judge() != captured, "a replay sees the weights as they are"
+        assert evaluator() != captured, "a replay sees the weights as they are"
 
 
 def test_runs_in_turns_are_as_alone(tmp_path: Path) -> None:

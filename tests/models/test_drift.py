@@ -10,7 +10,7 @@ import torch
 import domainwise as dw
 from commands import Command
 from domainwise.core.errors import UserError
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.models import fit as fitting
 from domainwise.models.drift import LEVEL, drift
 from domainwise.models.mmd import compare, median_distance

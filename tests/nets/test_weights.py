@@ -61,7 +61,7 @@ def environments() -> dw.Environments:
 
 
 def plan(name: str, **choices: object) -> dw.Run:
-    data = Dataset.of(environments())
+    data = Dataset.from_environments(environments())
     return dw.plan(data, "ERM", ["b"], network=name, steps=2, hparams={"batch_size": 4}, **choices)
 
 
@@ -71,7 +71,7 @@ def test_published_weights_are_planned_where_they_are_not(root: Path) -> None:
     assert weights.planned("resnet18-scratch") == weights.planned("mnist-cnn") == ""
     with pytest.raises(UserError, match=r"no weights resnet18-f37072fd.pth: .*domainwise weights get resnet18$"):
         weights.locate(weights.planned("resnet18"))
-    with pytest.raises(UserError, match=r"no weights resnet50_imagenet.safetensors: .*--weights$"):
+    with pytest.raises(UserError, match=r"no weights resnet50_imagenet.safetensors: .*give the path of the file$"):
         weights.planned("resnet50-v1")
     for known in weights.WEIGHTS.values():
         assert known.sha256[:8] in known.file, "torchvision's names carry the first 8 digits"
@@ -114,7 +114,7 @@ def test_a_run_starts_from_its_file_and_knows_it(root: Path, tiny: str, tmp_path
 
 def test_arm_copies_a_slice_of_the_pretrained_kernel(root: Path, tiny: str) -> None:
     save_file(tensors(), root / "tiny.safetensors")
-    run = dw.plan(Dataset.of(environments()), "ARM", ["b"], network=tiny, steps=1)
+    run = dw.plan(Dataset.from_environments(environments()), "ARM", ["b"], network=tiny, steps=1)
     kernel = Session(run, environments(), torch.device("cpu")).algorithm.network.features[0].weight
     assert torch.equal(kernel[:, :3], tensors()["0.weight"]) and torch.equal(kernel[:, 3], kernel[:, 0])
 

@@ -12,8 +12,9 @@ import pytest
 from commands import Command, standard_json
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.paper.conditions import CLEAN
-from domainwise.paper.presets import Smaller, reproduction
+from domainwise.paper.presets import reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable
+from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.report.paper_comparison import compare, unlike
 from domainwise.sweep.collection import collect
@@ -165,7 +166,7 @@ def test_algorithms_searched_in_the_papers_space_are_compared_too(tmp_path: Path
 def reproduce(domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command on a folder where all its runs are done."""
     monkeypatch.setattr(Settings, "check", lambda *_, **__: None)
-    for run in planned_runs(reproduction("cmnist", Smaller(1, 1, 21), algorithms=["DAT"])):
+    for run in planned_runs(reproduction("cmnist", draws=1, trials=1, steps=21, algorithms=["DAT"])):
         write_done_run(tmp_path, run, 0.6)
     size = ["--hparams", "1", "--trials", "1", "--steps", "21", "--algorithms", "DAT"]
     return lambda *options: domainwise("reproduce", "cmnist", *size, "--out", tmp_path, *options)
@@ -221,7 +222,7 @@ def test_an_average_over_some_targets_of_a_source_is_not_the_papers(tmp_path: Pa
 
 def test_the_average_over_datasets_is_there_once_all_were_run(tmp_path: Path) -> None:
     def search(name: str, accuracy: float, **smaller: Any) -> None:
-        for run in planned_runs(reproduction("db", Smaller(**smaller), dataset=name, algorithms=["DAT"])):
+        for run in planned_runs(reproduction("db", **smaller, dataset=name, algorithms=["DAT"])):
             write_done_run(tmp_path, run, accuracy)
 
     def over_datasets() -> Any:
@@ -241,8 +242,8 @@ def test_the_average_over_datasets_is_there_once_all_were_run(tmp_path: Path) ->
 
 
 def test_what_differs_is_told_from_the_records(domainwise: Command, tmp_path: Path) -> None:
-    smaller = Smaller(1, 1, 21, "small-cnn", "bf16", image_size=64)
-    for run in planned_runs(reproduction("db", smaller, dataset="PACS", algorithms=["ERM"])):
+    options = TrainingOptions(steps=21, network="small-cnn", precision="bf16", image_size=64)
+    for run in planned_runs(reproduction("db", options, draws=1, trials=1, dataset="PACS", algorithms=["ERM"])):
         write_done_run(tmp_path, run, 0.5)
     expected = [
         *("1 of 20 draws", "1 of 3 trials", "21 of 5001 steps", "small-cnn for resnet50"),
@@ -260,7 +261,7 @@ def test_what_differs_is_told_from_the_records(domainwise: Command, tmp_path: Pa
 
 def test_runs_on_images_of_different_size_stand_in_different_tables(tmp_path: Path) -> None:
     for size in (64, 96):
-        for run in planned_runs(reproduction("db", Smaller(1, 1, 21, image_size=size), dataset="PACS")):
+        for run in planned_runs(reproduction("db", draws=1, trials=1, steps=21, image_size=size, dataset="PACS")):
             if run.algorithm == "ERM":
                 write_done_run(tmp_path, run, 0.5)
     assert sorted(table.image_size for table in tables(collect(tmp_path), "training-domain")) == [64, 96]
@@ -287,7 +288,7 @@ def test_a_dry_run_for_a_cluster_does_not_need_its_device(domainwise: Command, t
     small = ("--dataset", "BackgroundDigits", "--hparams", 1, "--trials", 1)
     result = domainwise("sweep", *small, "--device", "cuda", "--on", "slurm", "--dry-run")
     assert result.status == 0
-    assert "time not estimated (--device cuda: no CUDA device" in result.out or "in all, on machines" in result.out
+    assert "time not estimated (no CUDA device" in result.out or "in all, on machines" in result.out
 
 
 @pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)

@@ -9,7 +9,7 @@ from typing import Any
 
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.engine.train import Outcome, train
+from domainwise.engine.train import TrainingResult, train
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
@@ -39,7 +39,7 @@ def few() -> Environments:
     return Environments.from_arrays({name: (data.images[r], data.labels[r]) for name, r in rows.items()})
 
 
-def trained(run: Run, out: Path, **settings: Any) -> Outcome:
+def trained(run: Run, out: Path, **settings: Any) -> TrainingResult:
     return train(run, out, device="cpu", environments=few(), **settings)
 
 

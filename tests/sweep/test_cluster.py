@@ -24,10 +24,10 @@ from domainwise.sweep import ray as on_ray
 from domainwise.sweep import slurm
 from domainwise.sweep.cluster import SubmissionRefused, TaskEnded, execute_on
 from domainwise.sweep.events import Settings
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 from short_trainings import saved_results
 
-RUNS = Plan(
+RUNS = plan_sweep(
     "BackgroundDigits",
     ("ERM", "DAT"),
     draws=1,

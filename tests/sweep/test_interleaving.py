@@ -63,10 +63,10 @@ def test_all_ask_for_their_scores_before_anybody_waits_for_them(
         do = getattr(Evaluator, what)
         return lambda judge: asked_and_heard.append(what) or do(judge)  # type: ignore[func-returns-value]
 
-    for what in ("ask", "answers"):
+    for what in ("launch", "results"):
         monkeypatch.setattr(Evaluator, what, watched(what))
     interleaved((plan("ERM", steps=1), plan("DAT", steps=1)), tmp_path)
-    assert asked_and_heard == ["ask", "ask", "answers", "answers"]
+    assert asked_and_heard == ["launch", "launch", "results", "results"]
 
 
 def test_interleaved_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> None:

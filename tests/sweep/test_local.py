@@ -24,7 +24,7 @@ from domainwise.sweep import local
 from domainwise.sweep.events import Event, Settings, mark_failed
 from domainwise.sweep.local import execute
 from domainwise.sweep.plan import plan_run
-from domainwise.sweep.status import standing
+from domainwise.sweep.status import sweep_progress
 from processes import alive, all_gone, forked_workers
 from short_trainings import saved_results
 
@@ -174,7 +174,7 @@ def test_a_run_whose_records_are_damaged_fails_alone_and_begins_anew_if_asked(
         ends = {event.run: event.ended for event in told if event.ended}
         assert ends[damaged].status == "failed" and ends[harmless].status == "done"
         assert f"records.jsonl, line {line % len(lines) + 1}: not a record" in ends[damaged].reason
-        assert standing(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
+        assert sweep_progress(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
     folder.save_checkpoint({"next_step": 1})
     assert followed((damaged, harmless), tmp_path)[damaged].status == "done", "settings() ask for it"
     assert {record.step for record in folder.read()[0]} == {0, 1}
@@ -234,7 +234,7 @@ from pathlib import Path
 from domainwise.sweep.plan import plan_run
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
-from domainwise.sweep.status import standing
+from domainwise.sweep.status import sweep_progress
 if __name__ == "__main__":
     run = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 8}, steps=100_000, evaluate_every=50_000)
     for event in execute([run], Settings(Path(sys.argv[1]), "cpu"), workers=1):

@@ -18,7 +18,7 @@ from domainwise.protocol.statistics import Scores
 from domainwise.report import formats
 from domainwise.sweep.collection import collect
 from domainwise.sweep.events import mark_failed
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 from domainwise.sweep.tables import AccuracyTable, tables
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
 
@@ -206,7 +206,7 @@ def test_settings_of_one_draw_that_differ_are_more_to_choose_from(tmp_path: Path
     assert [(row.draws, row.trials) for row in table.rows] == [(2, 1)]
 
 
-PLAN = Plan("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+PLAN = plan_sweep("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_reasons_are_shown_as_they_are(domainwise: Command, tmp_path: Path, reas
 
 
 def test_tables_and_the_best_so_far_go_by_the_rule_of_the_dataset(domainwise: Command, tmp_path: Path) -> None:
-    plan = Plan("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+    plan = plan_sweep("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
     plan.save(tmp_path)
     for run, accuracy in zip(plan.runs(), (0.7, 0.6), strict=True):
         write_done_run(tmp_path, run, accuracy)

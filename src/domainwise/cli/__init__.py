@@ -40,9 +40,11 @@ from domainwise.cli import (
     weights,
 )
 from domainwise.cli.common import console, errors_console
+from domainwise.cli.data_progress import decoding_bar
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.engine.interrupt import terminated_like_interrupted
+from domainwise.data.images import progress
+from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
@@ -69,6 +71,7 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.set_options(verbose, log_file)
+    progress.show = decoding_bar
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
@@ -127,7 +130,7 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     words = in_front(sys.argv[1:] if arguments is None else arguments)
     try:
-        with terminated_like_interrupted():
+        with sigterm_as_keyboard_interrupt():
             app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)

@@ -15,7 +15,7 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import read_curve
 from domainwise.sweep.events import Event, total_passes
-from domainwise.sweep.status import BestSoFar, promise
+from domainwise.sweep.status import BestSoFar, best_evaluation
 
 SETTLED_SECONDS = 3.0
 """How long to watch before saying how long it will take."""
@@ -54,7 +54,7 @@ class Watch:
             self.active[run] = event.step
 
     def _compare(self, run: Run) -> None:
-        found = promise(read_curve(RunFolder(self.out, run))[0])
+        found = best_evaluation(read_curve(RunFolder(self.out, run))[0])
         if found is not None and (self.best is None or found.score > self.best.score):
             self.best = found
 

@@ -18,7 +18,7 @@ def draw_batch(
 
     Domain e's are of the `sizes[e]` rows from `rows[starts[e]]` on.
     """
-    images, labels = environments.take(rows[starts + (u * sizes).long()])
+    images, labels = environments.gather(rows[starts + (u * sizes).long()])
     return environments.normalise(images), labels
 
 
@@ -65,7 +65,7 @@ class Batches:
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next batch as it is stored: images, uint8, and labels."""
-        return self.environments.take(self.next_rows())
+        return self.environments.gather(self.next_rows())
 
     def next_rows(self) -> Tensor:
         return self.rows[self.starts + (self.uniform() * self.sizes).long()]
@@ -125,7 +125,7 @@ class StreamedBatches(Batches):
 
     def _gather(self) -> tuple[Tensor, Tensor, Tensor]:
         rows = self.next_rows()
-        return *self.environments.take(rows), self.generator.get_state()
+        return *self.environments.gather(rows), self.generator.get_state()
 
     def state(self) -> Tensor:
         return self.taken

@@ -136,7 +136,7 @@ def _published(folder: Path, run: Run) -> PublishedRun:
 
 
 def _replace_plans(plans: Sequence[Plan], target: Path) -> None:
-    for old in (target / "plans").glob("*.json"):
+    for old in (target / "plans").glob("*.json*"):
         old.unlink()
     for plan in plans:
         plan.save(target)

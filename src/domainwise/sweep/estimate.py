@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
 
@@ -61,10 +61,10 @@ def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[fl
             if on_cpu and step >= LONG_STEP:
                 break
             step = _timed(session, STEPS, device)
-        parts = parts_to_judge(run, session.environments)
+        parts = splits_to_evaluate(run, session.environments)
         sample = {part: rows[: EVALUATED_IMAGES if batch == batch_size else FEW_IMAGES] for part, rows in parts.items()}
         began = _now(device)
-        judge(session.algorithm, session.environments, sample, run.train_domains)
+        evaluate(session.algorithm, session.environments, sample, run.train_domains)
         share = sum(map(len, sample.values())) / sum(map(len, parts.values()))
         return step / batch, (_now(device) - began) / share
 

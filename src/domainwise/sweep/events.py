@@ -9,7 +9,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import data_root
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_device, pick_device
 from domainwise.nets.weights import locate
@@ -56,7 +56,7 @@ class Settings:
             check_device(self.device)
         needed = {(r.dataset, r.image_size, domain, r.held_out_of(domain)) for r in runs for domain in r.domains}
         for dataset, image_size, domain, held_out in sorted(needed):
-            find_dataset(dataset).load(self.data_root, image_size).cut(domain, held_out)
+            find_dataset(dataset).load(self.data_root, image_size).held_out_count(domain, held_out)
         for weights in sorted({run.weights for run in runs} - {""}):
             locate(weights, self.data_root)
         trackers.check(self.log_to)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from domainwise.core.locks import RunLocked
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, OutOfMemory, Training, training

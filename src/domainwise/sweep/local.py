@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from domainwise.core import logs, plugins
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
