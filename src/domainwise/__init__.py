@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from domainwise.algorithms.base import Algorithm, Problem, algorithm
     from domainwise.data.catalogue import DATASETS, dataset
     from domainwise.data.environments import Environments
-    from domainwise.engine.train import Interrupted, Outcome, train
+    from domainwise.engine.train import Interrupted, TrainingResult, train
     from domainwise.models.estimator import DomainGeneralizer
     from domainwise.models.fit import fit
     from domainwise.models.folder import load
@@ -29,7 +29,7 @@ _HOMES = {
     "domainwise.algorithms.base": ("Algorithm", "Problem", "algorithm"),
     "domainwise.data.catalogue": ("DATASETS", "dataset"),
     "domainwise.data.environments": ("Environments",),
-    "domainwise.engine.train": ("Interrupted", "Outcome", "train"),
+    "domainwise.engine.train": ("Interrupted", "TrainingResult", "train"),
     "domainwise.models.estimator": ("DomainGeneralizer",),
     "domainwise.models.fit": ("fit",),
     "domainwise.models.folder": ("load",),
@@ -44,7 +44,7 @@ _HOMES = {
 """Where each name lives. They are imported when first asked for: importing torch alone takes seconds."""
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_RENAMED = {"plan": "plan_run"}
+_RENAMED = {"plan": "plan_run", "Outcome": "TrainingResult"}
 
 __all__ = [
     "ALGORITHMS",
@@ -56,10 +56,10 @@ __all__ = [
     "Interrupted",
     "Model",
     "Network",
-    "Outcome",
     "Problem",
     "Record",
     "Run",
+    "TrainingResult",
     "UserError",
     "algorithm",
     "dataset",

@@ -19,7 +19,7 @@ import pytest
 import typer.main
 from PIL import Image
 
-from commands import Command, commands, standard_json
+from commands import Command, standard_json
 from domainwise.algorithms import ALGORITHMS
 from domainwise.cli import app
 from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
@@ -30,19 +30,16 @@ from domainwise.engine.train import train
 from domainwise.nets import NETWORKS
 from domainwise.protocol.records import RunFolder
 from domainwise.sweep import local
-from processes import alive, all_gone, quick_context
+from processes import alive, all_gone
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 IMAGES, LABELS = MNIST_FILES[:2]
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def domainwise(domainwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "no data"))
-
-    return commands(capsys)
+    return domainwise
 
 
 def files(folder: Path) -> set[Path]:
@@ -262,12 +259,6 @@ def test_ctrl_c_while_training_says_how_to_continue(domainwise: Command, monkeyp
 
 
 # demo
-
-
-@pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = quick_context()
-    monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
 
 
 def test_the_demo_from_end_to_end(

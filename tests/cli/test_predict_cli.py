@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 import domainwise as dw
-from commands import Command, commands
+from commands import Command
 from domainwise.cli import main
 from domainwise.core import logs
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.models.stream import find_images, read_batches
-from folders import make_folder, picture
+from small_datasets import make_folder, picture
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def domainwise(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def domainwise(domainwise: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DOMAINWISE_CACHE", str(place / "cache"))
     monkeypatch.chdir(place)
-    return commands(capsys)
+    return domainwise
 
 
 def test_train_leaves_a_model_and_its_records(place: Path) -> None:
@@ -135,7 +135,7 @@ def test_hidden_files_are_ignored_as_in_training(place: Path, domainwise: Comman
         (["predict", "model", "photos", "--device", "gpu"], "error: unknown device 'gpu': known: auto, cpu, cuda"),
         (["evaluate", "model", "--data", "nowhere"], "unknown dataset 'nowhere'"),
         (["evaluate", "model", "--data", "nowhere"], "there is no folder of that name either"),
-        (["evaluate", "model", "--data", "BackgroundDigits", "--skip-bad"], "--skip-bad goes with a folder of images"),
+        (["evaluate", "model", "--data", "BackgroundDigits", "--skip-bad"], "can be left out: other data are complete"),
         (["shift", "nowhere"], "there is no folder of that name either"),
         (["evaluate", "model", "--data", "model"], "no images found in"),
         (["evaluate", "model", "--data", "BackgroundDigits"], "images of 28 pixels only"),
@@ -168,7 +168,7 @@ def test_evaluate_leaves_bad_images_out_if_told(place: Path, domainwise: Command
     bad = place / "spoilt" / "moon" / "cat" / "001.png"
     bad.write_bytes(b"")
     result = domainwise("evaluate", "model", "--data", "spoilt")
-    assert result.is_one_line_error and "leave such images out by --skip-bad" in result.err
+    assert result.is_one_line_error and "leave such images out (--skip-bad)" in result.err
     result = domainwise("evaluate", "model", "--data", "spoilt", "--skip-bad", "--json")
     assert result.status == 0 and result.err == f"note: left out {bad}: the file is empty\n"
     assert json.loads(result.out)["domains"]["moon"]["samples"] == 3

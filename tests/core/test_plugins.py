@@ -15,7 +15,6 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.plan import plan_sweep
-from registries import nothing_stays_registered  # noqa: F401 (a fixture)
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 

@@ -98,7 +98,7 @@ def test_classes_and_normalisation() -> None:
 
 def test_it_trains(tmp_path: Any) -> None:
     data = dw.Environments.from_datasets({"lab": Items(), "street": Items()})
-    run = dw.plan(Dataset.of(data), "ERM", "lab", network="mlp", steps=2, hparams={"batch_size": 2})
+    run = dw.plan(Dataset.from_environments(data), "ERM", "lab", network="mlp", steps=2, hparams={"batch_size": 2})
     assert dw.train(run, tmp_path, device="cpu", environments=data).status.status == "done"
 
 

@@ -1,7 +1,5 @@
 """The image datasets, on small folders in their published layouts, and on the real PACS where it is."""
 
-import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -21,8 +19,8 @@ from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
 from domainwise.sweep.plan import plan_sweep
+from small_datasets import REAL, plain_picture, shade, write_terra
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")
 
 
@@ -31,22 +29,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
 
-def picture(file: Path, shade: int) -> None:
-    """A plain colour that survives any encoding."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (20, 14), (shade, 255 - shade, 0)).save(file, quality=95)
-
-
 def class_folders(root: Path, folders: Iterable[str], classes: Iterable[str], suffix: str = ".jpg") -> None:
     """Two pictures of each class in each domain; the shade tells which."""
     for d, folder in enumerate(folders):
         for c, name in enumerate(classes):
             for number in range(2):
-                picture(root / folder / name / f"pic_{number}{suffix}", shade(d, c))
-
-
-def shade(domain: int, label: int) -> int:
-    return 20 * domain + 2 * label
+                plain_picture(root / folder / name / f"pic_{number}{suffix}", shade(d, c))
 
 
 def write_nico(root: Path, lists: str = "NICO/mixed_split_corrected") -> None:
@@ -55,29 +43,10 @@ def write_nico(root: Path, lists: str = "NICO/mixed_split_corrected") -> None:
         for label, (superclass, category) in enumerate((("animal", "bear"), ("vehicle", "bus"))):
             for number in range(4):
                 name = f"{d}{number}.jpg"
-                picture(root / "NICO" / superclass / "images" / category / "on snow" / name, shade(d, label))
+                plain_picture(root / "NICO" / superclass / "images" / category / "on snow" / name, shade(d, label))
                 rows.append(f"{category}\\on snow\\{name},{category},on snow,{superclass}")
         (root / lists).mkdir(parents=True, exist_ok=True)
         (root / lists / file).write_text("\r\n".join(rows) + "\r\n")
-
-
-def write_terra(root: Path, annotations: str = f"{terra.ANNOTATIONS}/train.json") -> None:
-    """The published files: pictures in one folder, and lists of images, categories and annotations."""
-    base = root / terra.FOLDER
-    names = ["empty", "car", *(name for name in terra.CLASSES if name != "empty")]
-    categories = [{"id": 30 + number, "name": name} for number, name in enumerate(names)]
-    number_of = {category["name"]: category["id"] for category in categories}
-    images, labels = [], []
-    for d, location in enumerate((*terra.LOCATIONS, "7")):
-        for c, name in enumerate((*terra.CLASSES, "car")):
-            key = f"{location}-{c}"
-            images.append({"id": key, "file_name": f"{key}.jpg", "location": location if d % 2 else int(location)})
-            labels += [{"image_id": key, "category_id": number_of[name], "bbox": [0, 0, 1, 1]}] * 2
-            picture(base / terra.IMAGES / f"{key}.jpg", shade(d, c))
-    labels.append({"image_id": "100-0", "category_id": number_of["dog"]})
-    file = base / annotations
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"images": images, "categories": categories, "annotations": labels}))
 
 
 def write(name: str, root: Path) -> None:
@@ -185,7 +154,7 @@ def test_missing_data_says_where_what_and_how(name: str, tmp_path: Path) -> None
         DATASETS[name].load(tmp_path)
     message = str(caught.value)
     part = DATASETS[name].source.parts[0]
-    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "--data-root"):
+    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "name another data root"):
         assert words in message
     assert ("in a browser from https://" in message) != (f"domainwise data get {name}" in message) or part.archives
     assert "\n" not in message

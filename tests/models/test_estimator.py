@@ -38,7 +38,7 @@ def samples(n: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_scikit_learns_own_checks() -> None:
-    """All that apply to a classifier; one is skipped by scikit-learn itself, for inputs that are no numpy arrays."""
+    """All that apply to a classifier; newer versions have one for other arrays than numpy's, and skip it themselves."""
     skipped, failed, passed = [], [], 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,7 +50,7 @@ def test_scikit_learns_own_checks() -> None:
             except Exception as error:
                 (skipped if type(error).__name__ == "SkipTest" else failed).append(f"{name}: {error}")
     assert failed == []
-    assert [name.partition(":")[0] for name in skipped] == ["check_array_api_input"] and passed > 50
+    assert {name.partition(":")[0] for name in skipped} <= {"check_array_api_input"} and passed > 50
 
 
 def test_domains_are_what_they_are_given_as() -> None:

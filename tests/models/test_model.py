@@ -13,7 +13,7 @@ from PIL import Image
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.source import source
@@ -109,7 +109,7 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
     grey = dw.fit(patterns(channels=1), "ERM", **QUICK)
     assert grey.predict(Image.new("RGB", (50, 50), "red")).shape == (1,)
     odd = dw.fit(patterns(channels=2), "ERM", **QUICK)
-    with pytest.raises(UserError, match="pictures cannot be read as inputs of shape"):
+    with pytest.raises(UserError, match="images cannot be read as inputs of shape"):
         odd.predict(Image.new("RGB", (50, 50)))
 
 
@@ -121,8 +121,8 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
     run = plan_run(named.dataset, name, ["lab"], hparams={"batch_size": 8}, steps=3)
     outcome = train(run, tmp_path / "again", device="cpu", environments=named.environments)
     assert outcome.algorithm is not None
-    parts = parts_to_judge(run, data)
-    judged = judge(outcome.algorithm, data, parts, run.train_domains)
+    parts = splits_to_evaluate(run, data)
+    judged = evaluate(outcome.algorithm, data, parts, run.train_domains)
     loaded = dw.load(tmp_path, device="cpu")
     for (domain, _), rows in parts.items():
         known = domain if domain in model.domains else None
@@ -130,8 +130,8 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
             guesses = mine.probabilities(data.images[rows], known).argmax(1)
             right = float((guesses == data.labels[rows]).double().mean())
             assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
-    assert loaded.in_groups == (name in ("ARM", "MTL"))
-    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
+    assert loaded.batch_dependent == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.batch_dependent
     assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
 
 

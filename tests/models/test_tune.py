@@ -1,8 +1,7 @@
 """Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to ship."""
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from test_vectors import table
 
 import domainwise as dw
 from commands import commands
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
 from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
@@ -30,8 +28,7 @@ from domainwise.sweep.collection import collect
 from domainwise.sweep.commands import sweep_command
 from domainwise.sweep.plan import Plan, plan_run, plan_sweep, saved_plans
 from domainwise.sweep.tables import tables
-from folders import make_folder
-from processes import quick_context
+from small_datasets import make_folder, table
 
 Accuracy = Callable[[Run, int], float]
 
@@ -39,7 +36,7 @@ Accuracy = Callable[[Run, int], float]
 @pytest.fixture(autouse=True)
 def hospitals(monkeypatch: pytest.MonkeyPatch) -> Dataset:
     """Three domains of vectors, a, b and c, under a name."""
-    data = replace(Dataset.of(table()), name="Hospitals")
+    data = replace(Dataset.from_environments(table()), name="Hospitals")
     monkeypatch.setitem(DATASETS._things, "Hospitals", data)
     return data
 
@@ -301,14 +298,6 @@ def test_a_training_does_not_depend_on_where_its_data_lies(tmp_path: Path) -> No
 
 
 # for real
-
-
-@pytest.fixture
-def quick_workers() -> Iterator[None]:
-    context = quick_context()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda _: context)
-        yield
 
 
 def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.sweep.plan import plan_sweep
-from kept import keep
+from handmade_records import write_done_run
 
 SCRIPT = """
 import sys
@@ -28,7 +28,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=2, trials=1, steps=21, evaluate_every=20)
     plan.save(folder)
     for run in plan.runs()[:6]:
-        keep(folder, run, 0.5)
+        write_done_run(folder, run, 0.5)
     return folder
 
 

@@ -160,7 +160,7 @@ def test_where_the_weights_lie_is_no_part_of_the_identity() -> None:
 def test_data_in_memory_is_described_for_a_run() -> None:
     generator = np.random.default_rng(0)
     images = {name: (generator.integers(0, 256, (9, 3, 8, 8), dtype=np.uint8), np.arange(9) % 2) for name in "ab"}
-    data = Dataset.of(Environments.from_arrays(images, name="mine"), steps=7)
+    data = Dataset.from_environments(Environments.from_arrays(images, name="mine"), steps=7)
     run = plan_run(data, "ERM", ["b"])
     assert (run.dataset, run.train_domains, run.steps, run.image_size) == ("mine", ("a",), 7, 8)
 

@@ -24,9 +24,9 @@ from domainwise.report.page.drawing import Bar, Scale, panels
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.domainbed import export_domainbed
 from domainwise.sweep.plan import plan_run, plan_sweep
+from handmade_records import COLOURS
 
 NASTY = "<script>alert('x')</script>&\"'"
-COLOURS = ("+90%", "+80%", "-90%")
 
 
 def keep(folder: Path, run: Run, top: float, ended: str = "done") -> None:

@@ -19,9 +19,9 @@ from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
 from domainwise.sweep import plan as plan_module
 from domainwise.sweep.plan import Plan, plan_run, plan_sweep, planned_runs, saved_plans, search_space
+from handmade_records import COLOURS
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
-COLOURS = ("+90%", "+80%", "-90%")
 
 
 def scenes(*algorithms: str, **arguments: Any) -> Plan:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command, commands
+from commands import Command
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
@@ -24,11 +24,6 @@ from domainwise.sweep.tables import groups
 
 PLAN = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=3, trials=2, pairs=True, steps=201, evaluate_every=20)
 IMAGES = {"+90%": 4666, "+80%": 4666, "-90%": 4667}
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    return commands(capsys)
 
 
 def rows(run: Run, luck: random.Random) -> list[Record]:

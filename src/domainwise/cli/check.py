@@ -36,7 +36,7 @@ def check(
     from domainwise.report.pictures import folder_samples
 
     if preview is not None:
-        check_format(preview, "--preview")
+        check_format(preview, argument="preview")
     found = examine(folder)
     sheet = preview or Path("runs/check") / f"{found.folder.name}.png"
     unasked = preview is None and sheet.resolve().is_relative_to(found.folder.path)
@@ -44,7 +44,7 @@ def check(
     if unasked:
         errors_console.print("no preview: nothing is written into the folder of images unasked; give --preview FILE")
     if drawn:
-        folder_samples(found, writable_file(sheet, "--preview"))
+        folder_samples(found, writable_file(sheet, argument="preview"))
     if as_json:
         print_json(found.as_json() | {"preview": str(sheet) if drawn else None})
     else:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json, say
-from domainwise.cli.downloading import download_bar
+from domainwise.cli.data_progress import download_bar
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:
-        writable_folder(root, option="--data-root")
-    problems = []
+        writable_folder(root, argument="data_root")
+    problems: list[UserError] = []
     with download_bar() as progress:
         for part in missing:
             try:
                 part.get(root, name, progress=progress, say=partial(say, to=errors_console))
             except UserError as problem:
-                problems.append(str(problem))
+                problems.append(problem)
     if problems:
-        raise UserError("; ".join(problems))
+        raise UserError("; ".join(map(str, problems)), argument=problems[0].argument)
     say(f"{name} is in {root}" if parts else f"{name} comes with the installation")

@@ -58,7 +58,7 @@ def predict(
         if csv_file.is_dir():
             raise UserError(f"--csv {csv_file} is a folder: name a file")
         files.writable_folder(csv_file.parent)
-    if loaded.in_groups:
+    if loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
@@ -121,9 +121,11 @@ def evaluate(
     from domainwise.models.source import source
 
     loaded = load(model, device=device)
-    if loaded.card.vectors:
-        raise UserError(f"this model reads rows of {loaded.card.shape[0]} numbers, not images: use it from Python")
-    environments = source(data, data_root, loaded.card.shape[-1], skip_bad=skip_bad).environments
+    if loaded.preprocessing.vectors:
+        raise UserError(
+            f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
+        )
+    environments = source(data, data_root, loaded.preprocessing.shape[-1], skip_bad=skip_bad).environments
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json())

@@ -191,12 +191,12 @@ def run_plans(
     from domainwise.core.phrasing import counted
     from domainwise.report.formats import terminal
     from domainwise.sweep.collection import collect
-    from domainwise.sweep.launch import check_place, launch
+    from domainwise.sweep.launch import check_launcher, launch
     from domainwise.sweep.plan import planned_runs
     from domainwise.sweep.status import sweep_progress
     from domainwise.sweep.tables import tables
 
-    check_place(launcher["on"])
+    check_launcher(launcher["on"])
     runs = planned_runs(plans)
     if dry_run:
         print_estimate(runs, settings, launcher, as_json=as_json, differences=differences)
@@ -204,7 +204,7 @@ def run_plans(
     events = launch(runs=runs, settings=settings, **launcher)
     for plan in plans:
         plan.save(settings.out)
-    plugins.remember(settings.out)
+    plugins.save_names(settings.out)
     say(f"{counted(len(runs), 'run')} into {settings.out}{_in_brackets(differences)}", errors_console)
     follow_runs(runs, events, settings.out)
     progress = sweep_progress(settings.out, runs)
@@ -255,11 +255,11 @@ def print_estimate(
     from domainwise.core.phrasing import counted, duration
     from domainwise.engine.devices import pick_device
     from domainwise.sweep.estimate import estimate_seconds
-    from domainwise.sweep.events import ended
-    from domainwise.sweep.local import places
+    from domainwise.sweep.events import final_status
+    from domainwise.sweep.local import default_workers
 
-    missing = [run for run in runs if ended(run, settings) is None] if settings.out.is_dir() else runs
-    data, weights = settings.lacking(missing)
+    missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
+    data, weights = settings.missing_inputs(missing)
     seconds, reason = None, "the data is not there"
     if not data:
         try:
@@ -270,7 +270,7 @@ def print_estimate(
                 raise
             reason = str(error)
     local = launcher["on"] == "local"
-    at_once = (launcher["workers"] or places(settings.device)) if local else 1
+    at_once = (launcher["workers"] or default_workers(settings.device)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)
         estimate: dict[str, Any] = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, print_json, say
-from domainwise.cli.downloading import download_bar
+from domainwise.cli.data_progress import download_bar
 from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
@@ -93,7 +93,7 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     if not weights.sha256:
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
-    writable_folder(root, option="--data-root")
+    writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_bar() as progress:
         file = fetch(download, root, progress(download))

@@ -73,12 +73,12 @@ def chunks(environments: Environments, rows: Tensor, size: int) -> Iterator[tupl
     """Images (uint8) and labels of the rows, `size` at a time, on the device; gathered ahead if they are streamed."""
     parts = rows.split(size)
     if not environments.streamed:
-        yield from map(environments.take, parts)
+        yield from map(environments.gather, parts)
         return
     ahead = Ahead(environments.device)
     try:
         for number, part in enumerate(parts):
-            ahead.put(partial(environments.take, part))
+            ahead.put(partial(environments.gather, part))
             if number >= DEPTH:
                 yield ahead.get()  # type: ignore[misc]
         while ahead.pending:

@@ -14,7 +14,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.engine.train import Outcome, train
+from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.source import source
@@ -75,7 +75,7 @@ def fit_with(
     progress: Callable[[int], None],
 ) -> Model:
     """`fit` with its options made."""
-    if torchrun.size() > 1:
+    if torchrun.world_size() > 1:
         raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
     data = source(environments, data_root, options.image_size, options.network)
     if held_out is not None:
@@ -93,7 +93,7 @@ def fit_with(
     return model
 
 
-def trained_model(outcome: Outcome, environments: Environments, device: str = "auto") -> Model:
+def trained_model(outcome: TrainingResult, environments: Environments, device: str = "auto") -> Model:
     """The model of a finished training."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
@@ -120,7 +120,7 @@ def trained_model(outcome: Outcome, environments: Environments, device: str = "a
     return model
 
 
-def _summary(outcome: Outcome) -> dict[str, Any]:
+def _summary(outcome: TrainingResult) -> dict[str, Any]:
     """The training of a model and its final accuracies, in plain JSON values."""
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     accuracy: dict[str, dict[str, float]] = {}

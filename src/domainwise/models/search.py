@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import save_environments, saved_dataset
 from domainwise.models.source import source
 from domainwise.protocol.options import TrainingOptions

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import fingerprint
 
 
@@ -32,6 +32,6 @@ def source(
     """
     if isinstance(data, Environments):
         named = replace(data, name=f"{data.name}-{fingerprint(data)[:8]}")
-        return Source(Dataset.of(named), named)
+        return Source(Dataset.from_environments(named), named)
     dataset = find_dataset(str(data), skip_bad=skip_bad).for_network(network)
     return Source(dataset, dataset.load(data_root, image_size))

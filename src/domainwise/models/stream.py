@@ -71,14 +71,18 @@ def _is_shown(file: Path, folder: Path) -> bool:
 
 def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
     """The files in batches, decoded by several threads while the model works on the batch before."""
-    if model.card.vectors:
-        raise UserError(f"this model reads rows of {model.card.shape[0]} numbers, not images: use it from Python")
-    if model.card.shape[0] not in MODES:
-        raise UserError(f"this model reads images of {model.card.shape[0]} channels, which no file has: use Python")
+    if model.preprocessing.vectors:
+        raise UserError(
+            f"this model reads rows of {model.preprocessing.shape[0]} numbers, not images: use it from Python"
+        )
+    if model.preprocessing.shape[0] not in MODES:
+        raise UserError(
+            f"this model reads images of {model.preprocessing.shape[0]} channels, which no file has: use Python"
+        )
 
     def read(file: Path) -> Tensor | str:
         try:
-            return read_image(file, model.card.shape)
+            return read_image(file, model.preprocessing.shape)
         except UserError as error:
             return str(error)
 
@@ -92,7 +96,7 @@ def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
             images = [answer for _, answer in answers if isinstance(answer, Tensor)]
             yield Batch(
                 tuple(file for file, answer in answers if isinstance(answer, Tensor)),
-                torch.stack(images) if images else torch.zeros(0, *model.card.shape, dtype=torch.uint8),
+                torch.stack(images) if images else torch.zeros(0, *model.preprocessing.shape, dtype=torch.uint8),
                 tuple(answer for _, answer in answers if isinstance(answer, str)),
             )
 

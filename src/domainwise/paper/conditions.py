@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets.weights import planned
 from domainwise.paper.presets import DRAWS, TRIALS, Cell, network, steps
 from domainwise.paper.tables import PaperTable
@@ -53,7 +53,7 @@ def of_plan(plan: Plan) -> Conditions:
         options.weights,
         options.precision,
         options.augmentation or data.augmentation,
-        data.sized(options.image_size),
+        data.check_image_size(options.image_size),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from domainwise.core.errors import unknown
 from domainwise.data.catalogue import DATASETS
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets import pretrained_weights
 from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions

@@ -107,7 +107,7 @@ def unpack(published: Path, folder: Path) -> tuple[int, int]:
                 new = kept.status() is None
                 if new:
                     _write(one, kept)
-                claim.forget()
+                claim.release_all()
         except RunLocked:
             new = False
         written += new

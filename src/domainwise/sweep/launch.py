@@ -1,4 +1,4 @@
-"""Where runs are executed: on this machine, on Ray, on Slurm."""
+"""One entry to all launchers: this machine, a Ray cluster, a Slurm cluster."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from domainwise.protocol.runs import Run
 from domainwise.sweep import local, ray, slurm
 from domainwise.sweep.events import Event, Settings
 
-PLACES = ("local", "ray", "slurm")
+LAUNCHERS = ("local", "ray", "slurm")
 
 
-def check_place(on: str) -> None:
-    if on not in PLACES:
-        raise unknown("place to run", on, PLACES)
+def check_launcher(on: str) -> None:
+    if on not in LAUNCHERS:
+        raise unknown("place to run", on, LAUNCHERS)
 
 
 def launch(
@@ -26,8 +26,8 @@ def launch(
     address: str | None = None,
     slurm_parameters: Mapping[str, Any] | None = None,
 ) -> Generator[Event]:
-    """Trains the runs there, telling what happens; what would stop all of them is found before anything is written."""
-    check_place(on)
+    """Trains the runs and yields their events; what would stop all of them is an error before anything is written."""
+    check_launcher(on)
     settings.check(runs, here=on == "local")
     if on == "ray":
         return ray.execute(runs, settings, address)

@@ -19,7 +19,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.catalogue import DATASETS, Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import spaces
@@ -124,7 +124,7 @@ def plan_run(
         variant,
         planned(network, options.weights),
         check_augmentation(augmentation, data.shape, data.name),
-        data.sized(options.image_size),
+        data.check_image_size(options.image_size),
         options.full_curves,
     )
 
@@ -320,7 +320,7 @@ def plan_sweep(
             raise UserError(f"{data.title}: leaving one domain out in turn needs at least 2 domains")
     elif wrong := [domain for domain in named if domain not in data.testable]:
         raise unknown(f"test domain of {data.title}", wrong[0], data.testable)
-    data.sized(options.image_size)
+    data.check_image_size(options.image_size)
     return Plan(
         data.name,
         tuple(algorithms),
@@ -375,7 +375,7 @@ def _check_names(plan: Plan, folder: Path) -> None:
         for name in names:
             if name in registry:
                 continue
-            if missing := [file for file in plugins.remembered(folder) if file not in plugins.files()]:
+            if missing := [file for file in plugins.saved_names(folder) if file not in plugins.files()]:
                 raise UserError(
                     f"{folder} was made with plugins; load them here too: {', '.join(missing)}", argument="plugin"
                 )

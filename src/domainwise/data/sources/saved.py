@@ -90,7 +90,7 @@ def saved_dataset(folder: Path, state: str | None = None) -> Dataset:
     found = load_environments(folder, state)
     state = state or str(json.loads((folder / DESCRIPTION).read_bytes())["state"])
     return replace(
-        Dataset.of(found, summary=f"Data saved in {folder}."),
+        Dataset.from_environments(found, summary=f"Data saved in {folder}."),
         name=f"{folder}#{state}",
         loader=lambda _: load_environments(folder, state),
     )
