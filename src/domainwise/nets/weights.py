@@ -1,7 +1,7 @@
 """Pre-trained weights: the known files, and where they are looked for.
 
-A run names its weights as "file#fingerprint". The fingerprint is the first 16 digits of the file's SHA-256: a run can be
-planned on a machine without the file, and never starts from another file than planned.
+A run names its weights as "file#fingerprint". The fingerprint is the first 16 digits of the file's SHA-256: a run can
+be planned on a machine without the file, and never starts from another file than planned.
 """
 
 import hashlib
