@@ -24,8 +24,9 @@ from domainwise.data.sources.mnist import SCENES, background, overlay, source_di
 from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
+from domainwise.protocol.options import TrainingOptions
 from domainwise.report.audited import audit_figure
-from domainwise.sweep.plan import Plan, plan_run
+from domainwise.sweep.plan import plan_run, plan_sweep
 
 Answer = Callable[[Tensor], Tensor]
 
@@ -283,7 +284,8 @@ def test_every_selected_model_is_asked_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = Plan("BackgroundDigits", ("ERM",), 2, 1, test_domains=("scene2",), steps=2, hparams={"batch_size": 8})
+    options = TrainingOptions(steps=2, hparams={"batch_size": 8})
+    plan = plan_sweep("BackgroundDigits", ("ERM",), options, draws=2, trials=1, test_domains=("scene2",))
     for run in plan.runs():
         train(run, "runs", device="cpu")
     status, out, _ = command(capsys, "audit", "runs", "--selected", "--json")

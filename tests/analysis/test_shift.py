@@ -17,7 +17,7 @@ from domainwise.analysis.shift import Setup, Sides, measure_shift, profile
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.report.shifted import shift_figure
-from folders import make_folder
+from small_datasets import make_folder
 
 FIXED = Thresholds()
 

@@ -5,14 +5,12 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_photos import write_terra
 
 from commands import Command, commands
 from domainwise.data.catalogue import DATASETS
@@ -20,7 +18,8 @@ from domainwise.data.sources import digit_domains, downloads, photos, terra
 from domainwise.data.sources.digits import MNIST, MNIST_FILES
 from domainwise.data.sources.downloads import Download
 from domainwise.data.sources.parts import Part
-from loopback import DATA, Server, running
+from download_server import DATA, Server
+from small_datasets import write_terra
 
 
 @pytest.fixture
@@ -30,14 +29,6 @@ def data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
     return partial(commands(capsys), "data")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(downloads, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running(Server()) as server:
-        yield server
 
 
 def serve(server: Server, part: Part, contents: dict[str, bytes]) -> Part:

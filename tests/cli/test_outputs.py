@@ -6,23 +6,22 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from commands import Command, commands
-from curves import a_run, keep
+from commands import Command
 from domainwise.cli.bench.steps import Bench
 from domainwise.data.sources.check import check
 from domainwise.report import pictures
 from domainwise.report.canvas import any_script
 from domainwise.report.page import write
-from folders import make_folder
+from handmade_records import a_run, write_run
+from small_datasets import make_folder
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+def domainwise(domainwise: Command) -> Command:
     """In a folder with the records of a run, a folder of images, and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    keep(Path("runs"), a_run("scene1"))
+    write_run(Path("runs"), a_run("scene1"))
     make_folder(Path("photos"))
-    return commands(capsys)
+    return domainwise
 
 
 WRITERS = (

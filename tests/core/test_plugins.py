@@ -14,8 +14,7 @@ from commands import commands
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
 from domainwise.sweep.commands import sweep_command, train_command
-from domainwise.sweep.plan import Plan
-from registries import nothing_stays_registered  # noqa: F401 (a fixture)
+from domainwise.sweep.plan import plan_sweep
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 
@@ -85,7 +84,7 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
 
 def test_commands_to_type_again_name_the_plugins_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.VARIABLE, "/mine/my algorithm.py")
-    plan = Plan("BackgroundDigits", ("ERM",), draws=1, trials=1)
+    plan = plan_sweep("BackgroundDigits", ("ERM",), draws=1, trials=1)
     for command in (sweep_command(plan, Path("out")), train_command(plan.runs()[0], Path("out"))):
         assert command is not None and shlex.split(command)[:3] == ["domainwise", "--plugin", "/mine/my algorithm.py"]
 

@@ -20,8 +20,8 @@ from domainwise.data.images import decode as decoding
 from domainwise.data.images import parallel, progress
 from domainwise.data.images.cache import cache_root, decode, decoded
 from domainwise.data.images.decode import BadImage, facts, read
-from folders import picture
 from processes import all_gone, quick_context
+from small_datasets import picture
 
 SIZE = 16
 

@@ -2,7 +2,6 @@
 
 import bz2
 import io
-import os
 import re
 import tarfile
 from pathlib import Path
@@ -23,8 +22,8 @@ from domainwise.paper.presets import reproduction
 from domainwise.sweep.collection import is_companion
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import plan_run
+from small_datasets import REAL, write_mnist
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 random = np.random.default_rng(0)
 
 
@@ -73,22 +72,13 @@ def write_mnist_m(root: Path, images: np.ndarray, labels: list[int], packed: boo
             archive.addfile(member, io.BytesIO(data))
 
 
-def write_mnist(root: Path) -> None:
-    digits = embedded_digits()
-    (root / "mnist").mkdir(parents=True)
-    parts = (digits.images[:50], digits.labels[:50], digits.images[50:60], digits.labels[50:60])
-    for name, part in zip(MNIST_FILES, parts, strict=True):
-        head = bytes([0, 0, 8, part.ndim]) + b"".join(n.to_bytes(4, "big") for n in part.shape)
-        (root / "mnist" / name).write_bytes(head + part.to(torch.uint8).numpy().tobytes())
-
-
 LABELS = [0, 9, 4, 1, 1, 7]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """All five domains in small."""
-    write_mnist(tmp_path)
+    write_mnist(tmp_path, test=10)
     write_mat(tmp_path / "svhn" / "test_32x32.mat", colours(6), [10 if n == 0 else n for n in LABELS])
     write_mat(tmp_path / "syn" / "synth_test_32x32.mat", colours(6), LABELS)
     write_usps(tmp_path / "usps" / "usps.t.bz2", random.uniform(-1, 1, (6, 16, 16)), LABELS)

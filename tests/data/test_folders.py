@@ -16,13 +16,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.folder import image_folder, scan
 from domainwise.engine.session import Session
 from domainwise.protocol.dataset_names import title
-from domainwise.sweep.plan import Plan, plan_run
-from folders import CLASSES, DOMAINS, make_folder, picture
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep
+from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
 def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:
@@ -201,12 +196,12 @@ def test_from_images_copies_nothing() -> None:
 
 
 def test_a_plan_means_the_state_it_was_made_in(photos: Path) -> None:
-    plan = Plan(str(photos), ("ERM",), draws=1, trials=1)
+    plan = plan_sweep(str(photos), ("ERM",), draws=1, trials=1)
     runs = plan.runs()
     assert [run.test_domains for run in runs] == [(domain,) for domain in DOMAINS]
     picture(1000).save(photos / "lab" / "cat" / "new.png")
     assert Plan.from_description(plan.describe()).runs() == runs
-    assert Plan(str(photos), ("ERM",), draws=1, trials=1).runs() != runs
+    assert plan_sweep(str(photos), ("ERM",), draws=1, trials=1).runs() != runs
 
 
 PACS = Path(os.environ.get("DOMAINWISE_DATA", "")) / "PACS"

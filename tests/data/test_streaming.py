@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from domainwise.data import environments
 from domainwise.data.batches import Batches, StreamedBatches, batches_of
 from domainwise.data.environments import Environments, fits_memory
 from domainwise.data.streaming import DEPTH, chunks
-from domainwise.engine.train import Interrupted, Outcome, train
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.engine.train import Interrupted, TrainingResult, train
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
+from short_trainings import saved_results
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -108,13 +107,8 @@ def test_taking_rows_keeps_their_shape() -> None:
 # the same results
 
 
-def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> Outcome:
+def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> TrainingResult:
     return train(run, out, device="cpu", environments=data().to("cpu", streamed=streamed), progress=progress)
-
-
-def left(run: Run, out: Path) -> tuple[list[Record], bytes]:
-    folder = RunFolder(out, run)
-    return [replace(record, seconds=0.0) for record in folder.read()[0]], folder.model_file.read_bytes()
 
 
 def plan(algorithm: str) -> Run:
@@ -127,7 +121,7 @@ def test_a_streamed_training_leaves_the_same_bits(tmp_path: Path, algorithm: str
     run = plan(algorithm)
     for name, streamed in (("resident", False), ("streamed", True)):
         assert trained(run, tmp_path / name, streamed).status.status == "done"
-    assert left(run, tmp_path / "resident") == left(run, tmp_path / "streamed")
+    assert saved_results(run, tmp_path / "resident") == saved_results(run, tmp_path / "streamed")
 
 
 def test_an_interrupted_streamed_training_continues_with_the_same_bits(tmp_path: Path) -> None:
@@ -141,7 +135,7 @@ def test_an_interrupted_streamed_training_continues_with_the_same_bits(tmp_path:
     with pytest.raises(Interrupted):
         trained(run, tmp_path / "parts", streamed=True, progress=interrupt)
     trained(run, tmp_path / "parts", streamed=True)
-    assert left(run, tmp_path / "whole") == left(run, tmp_path / "parts")
+    assert saved_results(run, tmp_path / "whole") == saved_results(run, tmp_path / "parts")
 
 
 # ahead, and no longer than needed

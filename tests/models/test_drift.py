@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import domainwise as dw
-from commands import Command, commands
+from commands import Command
 from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
 from domainwise.models import fit as fitting
 from domainwise.models.drift import LEVEL, drift
 from domainwise.models.mmd import compare, median_distance
-from folders import picture
+from small_datasets import picture
 
 KEPT = 80
 """Samples of each domain that the model keeps in these tests."""
@@ -176,12 +176,6 @@ def test_few_samples_on_either_side_are_told(
         result = keeping(model, sizes).drift(digits.images[digits.rows(domain)[:samples]])
         assert caveat in result.sentence and ("(With" in result.sentence) == caveat.startswith("With")
         assert result.as_json()["references"] == sizes
-
-
-@pytest.fixture
-def domainwise(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys)
 
 
 def test_the_command(model: dw.Model, domainwise: Command) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import domainwise as dw
-from domainwise.cli import main
+from commands import exit_status
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
@@ -47,13 +47,6 @@ def tiny() -> Iterator[str]:
 
     yield "tiny"
     del NETWORKS._things["tiny"], NETWORKS._options["tiny"]
-
-
-def call(*arguments: object) -> int:
-    """The exit status of a command."""
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    return exit_.value.code or 0
 
 
 def tensors(channels: int = 3) -> dict[str, Tensor]:
@@ -223,9 +216,9 @@ def test_planning_many_runs_reads_a_file_once(root: Path, tiny: str, monkeypatch
 
 def test_train_command_takes_a_file(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--dataset", "BackgroundDigits", "--algorithm", "ERM", "--steps", 1, "--out", tmp_path / "runs"]
-    assert call(*command, "--weights", "absent.pth") == 2 and "no weights absent.pth" in capsys.readouterr().err
+    assert exit_status(*command, "--weights", "absent.pth") == 2 and "no weights absent.pth" in capsys.readouterr().err
     save_file(tensors(), tmp_path / "other.safetensors")
-    assert call(*command, "--weights", tmp_path / "other.safetensors") == 2
+    assert exit_status(*command, "--weights", tmp_path / "other.safetensors") == 2
     assert "does not fit SmallConvNet: 4 keys missing" in capsys.readouterr().err
 
 
@@ -251,26 +244,26 @@ def test_get_fetches_by_checksum_and_list_shows_it(
     monkeypatch.setattr(weights.Weights, "url", f"http://127.0.0.1:{server.server_port}/resnet18.pth")
     monkeypatch.setitem(weights.WEIGHTS, "resnet18", weights.Weights("net.pth", "small", "free", digest, 5000))
     try:
-        assert call("weights", "get", "resnet18") == 0
+        assert exit_status("weights", "get", "resnet18") == 0
         assert (root / "weights" / "net.pth").read_bytes() == Handler.body
         assert weights.locate(weights.planned("resnet18")) == root / "weights" / "net.pth"
         (root / "weights" / "net.pth").unlink()
         monkeypatch.setattr(Handler, "body", bytes(5000))
-        assert call("weights", "get", "resnet18") == 2 and "checksum" in capsys.readouterr().err
+        assert exit_status("weights", "get", "resnet18") == 2 and "checksum" in capsys.readouterr().err
         assert not (root / "weights" / "net.pth").exists()
     finally:
         server.shutdown()
         server.server_close()
     for name, words in (("resnet19", "did you mean 'resnet18'"), ("resnet50-v1", "not published as a file")):
-        assert call("weights", "get", name) == 2 and words in capsys.readouterr().err
+        assert exit_status("weights", "get", name) == 2 and words in capsys.readouterr().err
 
     save_file(tensors(), root / "mine.safetensors")
-    assert call("weights", "list", "--json") == 0
+    assert exit_status("weights", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["weights"]["resnet18"]["path"] == "" and "0.485" in listed["normalisation"]
     assert listed["weights"]["resnet50"]["networks"] == ["resnet50", "resnet50-live"]
     assert listed["other_files"] == [str(root / "mine.safetensors")]
-    assert call("weights", "list") == 0
+    assert exit_status("weights", "list") == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("resnet50-v1", "mine.safetensors", "BSD-3-Clause", "mean (0.485"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from domainwise.algorithms.ensemble import Vote
+from domainwise.algorithms.adversarial import Ensemble
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
@@ -117,7 +117,7 @@ def see(
 
     if layer is not None:
         layers = [layer]
-    elif isinstance(algorithm.network, Vote):
+    elif isinstance(algorithm.network, Ensemble):
         members = algorithm.network.members
         layers = [f"network.members.{i}.{last_map(member, x)}" for i, member in enumerate(members)]
     else:

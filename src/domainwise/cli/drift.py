@@ -23,10 +23,10 @@ def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: See
 
     from domainwise.core.seeds import permutation
     from domainwise.models import drift as drifting
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, read_batches
 
-    loaded = load(model, device=device)
+    loaded = load_model(model, device=device)
     files = find_images(images)
     chosen = permutation(len(files), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
     batches = list(read_batches([files[i] for i in chosen], loaded))

@@ -49,10 +49,10 @@ def predict(
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
 
-    loaded = load(model, device=device)
+    loaded = load_model(model, device=device)
     found = find_images(images)
     if csv_file is not None:
         if csv_file.is_dir():
@@ -117,10 +117,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
     from domainwise.models.source import source
 
-    loaded = load(model, device=device)
+    loaded = load_model(model, device=device)
     if loaded.preprocessing.vectors:
         raise UserError(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"

@@ -5,9 +5,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from domainwise import kernels
 from domainwise.data.environments import Environments
 from domainwise.data.streaming import DEPTH, Prefetcher
+from domainwise.kernels import operation
+
+
+@operation("draw_batch")
+def draw_batch(
+    environments: Environments, rows: Tensor, starts: Tensor, sizes: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Normalised images [E, B, C, H, W] and labels [E, B] that uniform numbers u [E, B] choose.
+
+    The rows of domain e are the `sizes[e]` ones from `rows[starts[e]]` on.
+    """
+    images, labels = environments.gather(rows[starts + (u * sizes).long()])
+    return environments.normalise(images), labels
 
 
 class Batches:
@@ -28,8 +40,7 @@ class Batches:
         device = environments.device
         sizes = torch.tensor([len(r) for r in rows])
         self.environments, self.batch_size, self.generator = environments, batch_size, generator
-        self.prepare = prepare or environments.normalise
-        self.fused = prepare is None and kernels.draw.fits(environments.images, environments.mean)
+        self.prepare = prepare
         self.rows = torch.cat(list(rows)).to(device)
         self.starts = (sizes.cumsum(0) - sizes).view(-1, 1).to(device)
         self.sizes = sizes.view(-1, 1).to(device, torch.float64)
@@ -47,10 +58,8 @@ class Batches:
 
     def current(self) -> tuple[Tensor, Tensor]:
         """The part of a draw that may be captured."""
-        if self.fused:
-            data = self.environments
-            rows = (self.rows, self.starts, self.sizes)
-            return kernels.draw.draw(self.uniform(), *rows, data.images, data.labels, data.mean, data.std)
+        if self.prepare is None:
+            return draw_batch(self.environments, self.rows, self.starts, self.sizes, self.uniform())
         images, labels = self.next()
         return self.prepare(images), labels
 
@@ -101,7 +110,8 @@ class StreamedBatches(Batches):
         self.labels.copy_(labels)
 
     def current(self) -> tuple[Tensor, Tensor]:
-        return self.prepare(self.images), self.labels.clone()
+        prepare = self.prepare or self.environments.normalise
+        return prepare(self.images), self.labels.clone()
 
     def settle(self) -> None:
         self.prefetcher.settle()

@@ -57,7 +57,7 @@ def penalty_ldat(logits: Logits, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Penalties:
-    """All four on one domain's samples."""
+    """The four penalties on one domain's samples."""
 
     irm: float
     at: float

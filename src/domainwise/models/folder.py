@@ -34,7 +34,7 @@ def save(model: Model, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path | str, *, device: str = "auto") -> Model:
+def load_model(folder: Path | str, *, device: str = "auto") -> Model:
     """The model that `Model.save`, `fit(out=...)` or `domainwise train` has written to a folder."""
     pick_device(device)
     folder = Path(folder)
