@@ -112,7 +112,7 @@ def test_one_part_that_fails_does_not_stop_the_others(
     wrong = replace(served[1].downloads[0], checksum=f"md5:{'0' * 32}")
     use(monkeypatch, "Digits", served[0], replace(served[1], downloads=(wrong,)), *served[2:])
     result = data("get", "Digits")
-    assert result.status == 2 and "test_32x32.mat: what came has not the checksum" in result.err
+    assert result.status == 2 and "test_32x32.mat: the file has not the checksum" in result.err
     assert not (tmp_path / "root" / "svhn" / "test_32x32.mat").exists()
     for file in ("mnist_m.tar.gz", "syn/synth_test_32x32.mat", "usps/usps.t.bz2"):
         assert (tmp_path / "root" / file).read_bytes() == file.encode()
@@ -177,14 +177,14 @@ def test_an_interrupted_download_is_continued_by_the_same_command(
     use(monkeypatch, "Digits", serve(server, digit_domains.USPS, {"usps.t.bz2": DATA}))
     server.cut_after, server.cuts = 100_000, 1
     with monkeypatch.context() as patch:
-        ask = downloads._ask
+        ask = downloads._request
 
         def ask_once(url: str, partial: Path, start: int, *rest: downloads.Progress) -> bool:
             if start:
                 raise KeyboardInterrupt
             return ask(url, partial, start, *rest)
 
-        patch.setattr(downloads, "_ask", ask_once)
+        patch.setattr(downloads, "_request", ask_once)
         stopped = data("get", "Digits")
     assert stopped.status == 130 and "the same command continues" in stopped.err
     assert data("get", "Digits").status == 0 and server.asked == [None, "bytes=100000-"]

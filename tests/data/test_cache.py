@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from domainwise.core.errors import UserError
 from domainwise.data.images import cache as caching
 from domainwise.data.images import decode as decoding
-from domainwise.data.images import parallel
+from domainwise.data.images import parallel, progress
 from domainwise.data.images.cache import cache_root, decode, decoded
 from domainwise.data.images.decode import BadImage, facts, read
 from processes import all_gone, quick_context
@@ -396,3 +396,27 @@ def test_a_disk_that_fails_on_the_way_is_a_users_error(tmp_path: Path, monkeypat
     with pytest.raises(UserError, match=r"cannot write the decode cache to .*: Input/output error"):
         decoded(files, SIZE, cache=tmp_path / "cache")
     assert entries(tmp_path / "cache") == []
+
+
+# progress
+
+
+def test_the_library_shows_nothing_and_reports_its_progress_to_the_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = files_in(tmp_path / "photos", parallel.FEW + 1)
+    decoded(files, SIZE, cache=tmp_path / "silent")
+    assert capfd.readouterr() == ("", "")
+    reports: list[object] = []
+
+    @contextmanager
+    def show(description: str, total: int) -> Iterator[Callable[[int], None]]:
+        reports.extend((description, total))
+        yield reports.append
+        reports.append("closed")
+
+    monkeypatch.setattr(progress, "show", show)
+    decoded(files, SIZE, label="photos", cache=tmp_path / "shown")
+    description, total, *counts, end = reports
+    assert description == f"decoding photos to {SIZE} pixels, once" and total == len(files) and end == "closed"
+    assert sum(counts) == len(files)

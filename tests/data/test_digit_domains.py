@@ -117,7 +117,7 @@ def test_libsvm_values_are_grey_levels_and_labels_start_at_one(tmp_path: Path, n
     read, labels = read_libsvm(write_usps(tmp_path / name, values, [0, 9]))
     assert labels.tolist() == [0, 9] and read.shape == (2, 3, 32, 32)
     assert (read[1] == 153).all(), "(0.2 + 1) / 2 of 255"
-    bright = read[0, 0].float()
+    bright = read[0, 0].astype(float)
     assert bright[6:8, 10:12].min() > 100 and bright[14:].max() == 0, "the one bright pixel stays at row 3, column 5"
 
 

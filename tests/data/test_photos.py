@@ -230,7 +230,7 @@ def test_nico_lists_beside_the_images_and_lists_missing(tmp_path: Path) -> None:
 def test_the_real_nico_lists_have_the_published_sizes_and_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # the images are not there
     folders = [Path("NICO") / folder for folder in nico.SUPERCLASS_FOLDERS]
-    listed = {d: nico.listed(REAL / "nico_splits" / file, folders) for d, file in nico.LISTS.items()}
+    listed = {d: nico.read_list(REAL / "nico_splits" / file, folders) for d, file in nico.LISTS.items()}
     assert {d: len(rows) for d, rows in listed.items()} == {
         "train1": 1640,
         "train2": 1640,

@@ -51,7 +51,7 @@ def equal(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> boo
 
 
 def waiting_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 # the same batches
@@ -146,9 +146,9 @@ def test_batches_are_gathered_while_nobody_asks() -> None:
     assert isinstance(source, StreamedBatches)
     source.draw()
     deadline = time.monotonic() + 10
-    while not all(job.done() for job in source.ahead.pending) and time.monotonic() < deadline:
+    while not all(job.done() for job in source.prefetcher.pending) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [job.done() for job in source.ahead.pending] == [True] * DEPTH
+    assert [job.done() for job in source.prefetcher.pending] == [True] * DEPTH
 
 
 def test_threads_end_with_what_they_work_for() -> None:
@@ -203,7 +203,7 @@ def test_on_a_gpu_images_stay_on_the_host_and_taking_them_never_waits_for_the_de
     assert source.environments.images.device.type == "cpu" and source.environments.labels.is_cuda
     assert isinstance(source, StreamedBatches)
     source.draw()
-    while not all(job.done() for job in source.ahead.pending):
+    while not all(job.done() for job in source.prefetcher.pending):
         time.sleep(0.01)
     busy = torch.randn(8192, 8192, device="cuda")
     for _ in range(20):

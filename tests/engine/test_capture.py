@@ -251,7 +251,7 @@ def test_streamed_images_come_to_where_a_captured_step_looks(name: str, recorder
         learned.append(session.algorithm.state_dict())
         if isinstance(session.batches, StreamedBatches):
             session.batches.settle()
-            assert all(job.done() for job in session.batches.ahead.pending)
+            assert all(job.done() for job in session.batches.prefetcher.pending)
     assert len(recorder.recorded) == 2 and all(
         torch.equal(a, b) for a, b in zip(*map(dict.values, learned), strict=True)
     )

@@ -31,4 +31,4 @@ def export(
     from domainwise.models.folder import load_model
 
     file = write(load_model(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
-    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads")
+    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata describe its input")
