@@ -11,8 +11,8 @@ from curves import a_run, keep
 from domainwise.cli.bench.steps import Bench
 from domainwise.data.sources.check import check
 from domainwise.report import pictures
-from domainwise.report.canvas import any_script
 from domainwise.report.page import write
+from domainwise.report.style import any_script
 from folders import make_folder
 
 
@@ -68,7 +68,8 @@ def test_the_folder_of_a_file_is_made(domainwise: Command, command: str) -> None
 @pytest.mark.parametrize("command", [command for command in WRITERS if not command.startswith(("report", "bench"))])
 def test_a_picture_of_another_kind_is_refused_by_the_name_of_its_option(domainwise: Command, command: str) -> None:
     told = domainwise(*command.split(), "odd")
-    assert told.is_one_line_error and f"{command.split()[-1]} odd: a picture's name ends in .png" in told.err
+    assert told.is_one_line_error and "odd: a picture's name ends in .png" in told.err
+    assert told.err.rstrip().endswith(f"({command.split()[-1]})")
 
 
 @pytest.mark.parametrize("command", ["figure curves absent", "report absent"])

@@ -1,8 +1,6 @@
 """Imports point one way: a room uses the rooms below it, never those above; reading results needs no torch."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 

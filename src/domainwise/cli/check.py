@@ -32,11 +32,11 @@ def check(
     """Look through a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.core.files import writable_file
     from domainwise.data.sources.check import check as examine
-    from domainwise.report.canvas import check_format
     from domainwise.report.pictures import folder_samples
+    from domainwise.report.style import check_format
 
     if preview is not None:
-        check_format(preview, "--preview")
+        check_format(preview, "preview")
     found = examine(folder)
     sheet = preview or Path("runs/check") / f"{found.folder.name}.png"
     unasked = preview is None and sheet.resolve().is_relative_to(found.folder.path)

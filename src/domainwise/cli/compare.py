@@ -79,7 +79,6 @@ def compare(
     from domainwise.models.search import Search
     from domainwise.models.tune import refitted
     from domainwise.nets.weights import planned
-    from domainwise.report.formats import terminal
     from domainwise.sweep.events import Settings
 
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
@@ -124,7 +123,7 @@ def compare(
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
-    console.print(terminal(result.table))
+    console.print(result.table)
     say(result.sentence)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
     told = f"{best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}"

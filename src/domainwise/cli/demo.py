@@ -34,7 +34,6 @@ def demo(
     from domainwise.core import files
     from domainwise.core.phrasing import counted
     from domainwise.engine.devices import pick_device
-    from domainwise.report.formats import terminal
 
     pick_device(device)
     plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)
@@ -60,7 +59,7 @@ def demo(
     if as_json:
         print_json(table.as_json() | {"pictures": [str(path) for path in written]})
         return
-    console.print(terminal(table))
+    console.print(table)
     say(table.sentence("DAT"))
     say(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.")
     say(f"All on one page, with what the models look at: domainwise report {out}")

@@ -61,7 +61,7 @@ def reproduce(
     from domainwise.paper.conditions import planned_differences
     from domainwise.paper.presets import Smaller, reproduction
     from domainwise.paper.tables import find_table
-    from domainwise.report import paper_comparison as beside
+    from domainwise.report.paper_comparison import compare
     from domainwise.sweep.events import Settings
 
     found = find_table(table)
@@ -85,11 +85,11 @@ def reproduce(
     }
 
     def show(collection: "Collection") -> None:
-        rows = beside.compare(table, collection)
+        compared = compare(table, collection)
         if as_json:
-            print_json(beside.as_json(table, rows))
+            print_json(compared.as_json())
         else:
-            console.print(beside.terminal(table, rows))
+            console.print(compared)
 
     run_plans(
         plans,

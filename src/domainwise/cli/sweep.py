@@ -175,7 +175,6 @@ def run_plans(
     from domainwise.cli.progress import follow
     from domainwise.core import plugins
     from domainwise.core.phrasing import counted
-    from domainwise.report.formats import terminal
     from domainwise.sweep.collection import collect
     from domainwise.sweep.launch import check_place, launch
     from domainwise.sweep.plan import planned_runs
@@ -207,7 +206,7 @@ def run_plans(
         print_json({"standing": standing_json(stands), "tables": found})
     else:
         for table in tables(collected):
-            console.print(terminal(table))
+            console.print(table)
         say(
             f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
         )

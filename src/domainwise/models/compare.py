@@ -17,6 +17,7 @@ from scipy import stats
 from domainwise.core.phrasing import counted
 from domainwise.models.search import Candidate, Search
 from domainwise.models.tune import Tuning, choose
+from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
 from domainwise.sweep.tables import AccuracyTable
 
@@ -96,11 +97,12 @@ class Comparison:
 def comparison(search: Search, out: Path) -> Comparison:
     """From the records of a search."""
     tuning = choose(search, out)
-    scores = selected(search.curves(out), RULE)
+    scores = {str(method): by_column for method, by_column in selected(search.curves(out), RULE).items()}
     finished = {candidate.algorithm for candidate in tuning.tried}
     whole = [name for name in search.algorithms if name in finished and name in scores]
     baseline = "ERM" if "ERM" in whole else whole[0]
-    plain = AccuracyTable.of(search.dataset.name, RULE, {name: scores[name] for name in whole}, whole, baseline)
+    by_method = {Method(name): scores[name] for name in whole}
+    plain = AccuracyTable.of(search.dataset.name, RULE, by_method, whole, baseline)
     first = search.runs[0]
     rows = [replace(row, draws=search.draws, trials=search.trials, steps=first.steps) for row in plain.rows]
     table = replace(plain, rows=tuple(rows), network=first.network)

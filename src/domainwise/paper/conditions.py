@@ -8,6 +8,7 @@ from domainwise.data.sources.folder import find_dataset
 from domainwise.nets.weights import planned
 from domainwise.paper.presets import Cell, network, steps
 from domainwise.paper.tables import PaperTable
+from domainwise.protocol.runs import WeightsReference
 from domainwise.sweep.plan import Plan
 
 DRAWS, TRIALS = 20, 3
@@ -103,5 +104,5 @@ def _differences(own: Conditions, paper: Conditions) -> Iterator[str]:
 
 def _start(weights: str) -> str:
     """What a network starts from, by its file's name; the same name stands for the same contents."""
-    file, _, fingerprint = weights.rpartition("#")
+    file, fingerprint = WeightsReference.parse(weights)
     return f"weights {Path(file).name} ({fingerprint[:8]})" if weights else "a random start"
