@@ -89,7 +89,7 @@ def test_a_foreign_run_is_passed_over_with_a_note_and_the_rest_is_read(tmp_path:
     found = collect(tmp_path)
     assert [c.run for c in found.curves] == [good.run]
     (note,) = found.notes
-    assert "0foreign" in note and "passed over" in note and "\n" not in note
+    assert "0foreign" in note and "skipped" in note and "\n" not in note
 
 
 FIRST = asdict(rows(a_run())[0])
