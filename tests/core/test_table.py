@@ -15,7 +15,7 @@ from domainwise.report.page.write import report
 from domainwise.report.paper_comparison import compare
 from domainwise.sweep.collection import collect
 from domainwise.sweep.tables import table
-from kept import COLOURS, sweep
+from handmade_records import write_sweep
 
 SMALL = Table(("name", "x|y"), [["a<b", Bold("1.0 ± 0.5")], ["c", "2 x 3"]], "A title", notes=("one", "two"))
 
@@ -44,7 +44,7 @@ def test_none_is_an_empty_cell_of_csv() -> None:
 
 
 def test_results_are_tables_in_a_terminal_and_in_a_notebook(tmp_path: Path) -> None:
-    folder = sweep(tmp_path)
+    folder = write_sweep(tmp_path)
     tables, collection = table(folder), collect(folder)
     compared = compare("cmnist", collection)
     for result, words in ((tables, "51.0 ± 0.7"), (tables[0], "minus ERM"), (collection, "12 done"), (compared, "DAT")):
@@ -54,7 +54,7 @@ def test_results_are_tables_in_a_terminal_and_in_a_notebook(tmp_path: Path) -> N
 
 def test_results_are_data_frames(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    folder = sweep(tmp_path)
+    folder = write_sweep(tmp_path)
     frame = table(folder, "oracle").to_frame()
     dat = frame[(frame.method == "DAT") & (frame.domain == "average")]
     assert len(frame) == 2 * 4 and dat["mean"].item() == pytest.approx(61.0) and set(frame.domain) > set(COLOURS)
@@ -83,7 +83,7 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
             raise ImportError(name)
         return whole(name, *rest)
 
-    tables = table(sweep(tmp_path))
+    tables = table(write_sweep(tmp_path))
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match="pip install pandas"):
@@ -91,11 +91,11 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_tables_and_the_page_of_a_folder(tmp_path: Path) -> None:
-    folder = sweep(tmp_path / "runs")
+    folder = write_sweep(tmp_path / "runs")
     assert [one.selection for one in table(str(folder), "all")] == ["training-domain", "oracle"]
     with pytest.raises(UserError, match="unknown selection rule 'orakel'"):
         table(folder, "orakel")
-    with pytest.raises(UserError, match="unknown algorithm 'DAT .x.'"):
+    with pytest.raises(UserError, match=r"unknown algorithm 'DAT .x.'"):
         table(folder, baseline="DAT (x)")
     page = report(str(folder), tmp_path / "page.html", baseline="DAT", models=False)
     assert page == tmp_path / "page.html" and "minus DAT" in page.read_text()

@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.spaces import HParams
@@ -76,6 +77,14 @@ class Run:
     image_size: int = 0
     full_curves: bool = False
     format: int = FORMAT
+
+    @classmethod
+    def plan(cls, *args: Any, **kwargs: Any) -> "Run":
+        """The former name of `domainwise.plan`."""
+        import domainwise
+
+        deprecation.warn("Run.plan", "domainwise.plan")
+        return domainwise.plan(*args, **kwargs)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
