@@ -62,7 +62,7 @@ def test_the_command_prints_json_and_leaves_it(tmp_path: Path, capsys: pytest.Ca
     some, every = ({k: rows[what, "eager"][k] for k in ("milliseconds", "images_per_second")} for what in names[-2:])
     evaluated = [row["milliseconds"] * row["images_per_second"] / 1000 for row in (some, every)]
     assert evaluated == pytest.approx([40, 100], abs=2), (
-        "of 5,000 images a fiftieth: out of three domains and one whole"
+        "a fiftieth of 5,000 images: `out` of three domains and one whole"
     )
     assert (printed["dataset"], printed["network"], printed["batch_size"]) == ("BackgroundDigits", "small-cnn", 4)
 
