@@ -197,7 +197,7 @@ def main() -> None:
     environments = pictures()
     facts = {"scale": "image", "network": "resnet18-scratch", "augmentation": "domainbed", "steps": 10**6}
     run = dw.plan(
-        Described.of(environments, **facts),
+        Described.from_environments(environments, **facts),
         "ERM",
         [str(DOMAINS)],
         hparams={"batch_size": arguments.batch},

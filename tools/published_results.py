@@ -10,7 +10,7 @@ from domainwise.analysis.choose import Wanted
 from domainwise.analysis.selected import selected_runs
 from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Curve, method
 from domainwise.sweep.collection import Collection, collect

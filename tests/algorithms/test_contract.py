@@ -11,7 +11,7 @@ from domainwise.algorithms.adversarial import PersistentPerturbation
 from domainwise.algorithms.match import DANN
 from domainwise.core.errors import UserError
 from domainwise.nets.network import Network
-from helpers import CLASSES, advance, batches, features, make, risk, weights
+from small_problems import CLASSES, advance, batches, features, make, risk, weights
 
 EVERY = sorted(ALGORITHMS)
 ADVERSARIAL = ["AT", "UAT", "DAT"]

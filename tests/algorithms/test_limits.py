@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_references import agree, erm
-from test_references_methods import Adam
-from test_references_perturb import small_sets
 from torch import Tensor, nn
 
 from domainwise import algorithms
@@ -21,7 +18,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.engine.evaluation import evaluate
 from domainwise.nets.network import Network
-from helpers import CLASSES, SHAPE, advance, batches, features, make, weights
+from references import Adam, agree, erm, small_sets
+from small_problems import CLASSES, SHAPE, advance, batches, features, make, weights
 
 FAST = {"lr": 0.01}
 

@@ -22,7 +22,7 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 EVERY = sorted(ALGORITHMS)
 SINGLE = [name for name in EVERY if ALGORITHMS[name].needs_domains == 1]
@@ -57,7 +57,7 @@ def vectors() -> Environments:
 
 
 def plan(data: Environments, algorithm: str, **facts: Any) -> Run:
-    described = Dataset.of(data, validation=("choosing",), unseen=("unseen",))
+    described = Dataset.from_environments(data, validation=("choosing",), unseen=("unseen",))
     hparams = {"batch_size": 4, **SOON.get(algorithm, {})}
     given = {"steps": 4, "evaluate_every": 2, "full_curves": True, **facts}
     return plan_run(described, algorithm, "unseen", hparams=hparams, **given)

@@ -8,12 +8,12 @@ import torch
 from torch.nn import functional as F
 
 import domainwise as dw
-from domainwise.algorithms import penalties as p
 from domainwise.analysis import theory
 from domainwise.cli import main
+from domainwise.engine import penalties as p
 from domainwise.nets.network import Network
 from domainwise.protocol.records import RunFolder
-from helpers import CLASSES, batches, features
+from small_problems import CLASSES, batches, features
 
 
 @pytest.fixture

@@ -222,7 +222,7 @@ def test_settings_are_the_published_ones() -> None:
 
 
 def plan(**choices: object) -> dw.Run:
-    data = Dataset.of(environments())
+    data = Dataset.from_environments(environments())
     return dw.plan(data, "ERM", ["c"], steps=6, evaluate_every=3, hparams={"batch_size": 4}, **choices)
 
 

@@ -30,7 +30,7 @@ from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, advance, batches, features, make, weights
+from small_problems import CLASSES, advance, batches, features, make, weights
 
 EVERY = sorted(ALGORITHMS)
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "lift_fresh")
@@ -251,7 +251,7 @@ def test_streamed_images_come_to_where_a_captured_step_looks(name: str, recorder
         learned.append(session.algorithm.state_dict())
         if isinstance(session.batches, StreamedBatches):
             session.batches.settle()
-            assert all(job.done() for job in session.batches.ahead.pending)
+            assert all(job.done() for job in session.batches.prefetcher.pending)
     assert len(recorder.recorded) == 2 and all(
         torch.equal(a, b) for a, b in zip(*map(dict.values, learned), strict=True)
     )

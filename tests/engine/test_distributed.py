@@ -20,9 +20,9 @@ from domainwise.engine.execution.data_parallel import check_data_parallel, check
 from domainwise.engine.train import train
 from domainwise.nets.network import build
 from domainwise.protocol.records import RunFolder
-from helpers import make
 from processes import listening
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
+from small_problems import make
 
 Seen = list[dict[str, Any]]
 LOOPBACK = "0100007F"
@@ -132,7 +132,7 @@ def test_networks_that_mix_samples_or_draw_random_numbers_are_refused() -> None:
 
 def test_only_torchrun_makes_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert torchrun.size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
+    assert torchrun.world_size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
     status, shown, error = command(capsys, "list")

@@ -15,7 +15,7 @@ from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from trainings import EVERY, STEPS, at_step, few, interrupt, left, plan, trained
+from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 
 def test_all_of_a_validation_domain_is_evaluated_and_the_others_by_their_splits() -> None:
@@ -167,7 +167,7 @@ def test_torchs_random_state_does_not_matter(tmp_path: Path) -> None:
     for place in ("a", "b"):
         torch.rand(random.randrange(1, 100))
         trained(run, tmp_path / place)
-    assert left(run, tmp_path / "a") == left(run, tmp_path / "b")
+    assert saved_results(run, tmp_path / "a") == saved_results(run, tmp_path / "b")
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "AT", "DAT"])
@@ -184,7 +184,7 @@ def test_checkpoints_do_not_change_the_training(tmp_path: Path) -> None:
     run = plan(dropout=0.5)
     for seconds in (0, 1000):
         trained(run, tmp_path / str(seconds), checkpoint_seconds=seconds)
-    assert left(run, tmp_path / "0") == left(run, tmp_path / "1000")
+    assert saved_results(run, tmp_path / "0") == saved_results(run, tmp_path / "1000")
 
 
 def test_checkpoints_are_saved_between_evaluations_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

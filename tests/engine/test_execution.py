@@ -13,7 +13,7 @@ from domainwise.engine.execution.ranks import Ranks, SharedRunFolder
 from domainwise.engine.session import Session
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweep.plan import plan_run
-from helpers import make
+from small_problems import make
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 RUN = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, steps=2)

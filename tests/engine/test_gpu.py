@@ -22,7 +22,7 @@ from domainwise.engine.train import OutOfMemory, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.events import Settings
-from domainwise.sweep.interleaving import Turns
+from domainwise.sweep.interleaving import InterleavedRuns
 from domainwise.sweep.plan import plan_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -154,11 +154,11 @@ def test_runs_in_turns_are_as_alone(tmp_path: Path) -> None:
     runs = [plan(name, trial=trial) for trial in range(2) for name in ("ERM", "DAT", "DANN")]
     for run in runs:
         train(run, tmp_path / "alone", device="cuda")
-    turns = Turns(Settings(tmp_path / "together", device="cuda"))
+    interleaved = InterleavedRuns(Settings(tmp_path / "together", device="cuda"))
     for run in runs:
-        turns.take_in(run)
-    while turns.trainings:
-        assert all(not isinstance(news, Status) or news.status == "done" for _, news in turns.round())
+        interleaved.add(run)
+    while interleaved.trainings:
+        assert all(not isinstance(news, Status) or news.status == "done" for _, news in interleaved.step_all())
     for run in runs:
         alone, together = (
             {k: v.double() for k, v in RunFolder(tmp_path / place, run).load_model().items()}

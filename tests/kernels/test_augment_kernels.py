@@ -1,7 +1,6 @@
 """Augmentation by Triton kernels against plain PyTorch in float64: interpreted on a CPU, or as they are on a GPU."""
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,16 +15,10 @@ from domainwise import kernels
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.engine.execution.compilation import compiled
 from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
-from domainwise.kernels.registry import TRITON
 from domainwise.nets.network import Network
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+from kernel_problems import DEVICE, GPU, needs_triton
 
 pytestmark = [pytest.mark.gpu] if GPU else []
-needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 SLOW = "takes minutes unless a GPU does it"
 ORDER, GREY, FLIP = slice(-9, -5), -1, -10
 

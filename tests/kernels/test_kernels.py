@@ -1,6 +1,5 @@
 """Our Triton kernels against float64: interpreted on a CPU, or as they are on a GPU."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,16 +19,10 @@ from domainwise.engine.execution.isolation import arithmetic
 from domainwise.kernels import convnet, first_layer, group_norm
 from domainwise.kernels.adam import FlatAdam
 from domainwise.kernels.draw import draw_batch
-from domainwise.kernels.registry import TRITON
 from domainwise.nets.network import build
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+from kernel_problems import DEVICE, GPU, close, needs_triton
 
 pytestmark = [pytest.mark.gpu] if GPU else []
-needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 PRECISIONS = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
 """And how close to float64 results are, relative to the largest."""
 GROUPS, EPS = 8, 1e-5
@@ -83,10 +76,6 @@ def results(function: Function, given: Given, dtype: torch.dtype | None = None) 
     y = function(*inputs)
     (dy,) = draw(tuple(y.shape))
     return y, *torch.autograd.grad(y, inputs, dy.to(y.dtype))
-
-
-def close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    return bool((ours.double() - theirs).abs().max() <= tolerance * theirs.abs().max())
 
 
 def agree(fused: Function, exact: Function, given: Given, tolerance: float) -> bool:

@@ -155,7 +155,7 @@ def test_held_out_rows_watch_and_the_model_can_be_saved(tmp_path: Path) -> None:
     fitted = estimator(held_out=0.25).fit(X, y, domains=d)
     assert fitted.model_.card.domains == {"x": 15, "y": 15, "z": 15}
     assert {name: len(rows) for name, rows in fitted.model_.reference.items()} == {"x": 5, "y": 5, "z": 5}
-    loaded = dw.load(fitted.model_.save(tmp_path))
+    loaded = dw.load_model(fitted.model_.save(tmp_path))
     assert np.array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
     assert list(loaded.predict(X)) == list(fitted.predict(X))
 

@@ -15,7 +15,7 @@ from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.protocol import spaces
-from helpers import CLASSES, advance, batches, make, weights
+from small_problems import CLASSES, advance, batches, make, weights
 
 BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 SIZES = {"18": 512, "50": 2048}

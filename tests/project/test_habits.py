@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import domainwise
+from documents import ROOT
 from lowest_versions import lowest_versions as read
 
-ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

@@ -15,7 +15,7 @@ from domainwise.data.sources.folder import image_folder
 from domainwise.engine.train import train
 from domainwise.report.page import Asking, models, write_page
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 UNSEEN = ("scene1", "scene2")
 

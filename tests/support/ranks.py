@@ -23,8 +23,8 @@ from domainwise.nets.network import Network
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, SHAPE, advance, batches, features, make
 from processes import quick_context
+from small_problems import CLASSES, SHAPE, advance, batches, features, make
 
 SIZE, STEPS, BATCH = 2, 20, 5
 EVERY = sorted(ALGORITHMS)

@@ -9,7 +9,7 @@ import torch
 from domainwise.protocol.runs import Run
 from domainwise.sweep import estimate
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 PARTS = {("lab", "in"): torch.arange(250), ("clinic", "out"): torch.arange(50)}
 """What an evaluation judges."""

@@ -67,7 +67,15 @@ class Algorithm(nn.Module):
     passes: ClassVar[float] = 1.0
     """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
 
-    def __init__(self, network: nn.Module, problem: Problem, hparams: HParams, noise: torch.Generator) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        problem: Problem,
+        hparams: HParams,
+        noise: torch.Generator,
+        *,
+        trainable: bool = True,
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if problem.domains < self.needs_domains:
@@ -87,7 +95,7 @@ class Algorithm(nn.Module):
             for module in self.modules():
                 if isinstance(module, nn.Conv2d):  # the layout in which a GPU reads weights and writes gradients
                     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizers = self.make_optimizers()
+        self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
 
     def setup(self) -> None:
         """Registers buffers and further modules."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from domainwise.core.seeds import permutation
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import TrainedRun
 from domainwise.nets.modes import evaluating
 from domainwise.nets.network import Network
 
@@ -24,7 +24,7 @@ class Look:
     rows: Tensor
 
 
-def looks(trained: Trained, most: int = MOST) -> list[Look]:
+def looks(trained: TrainedRun, most: int = MOST) -> list[Look]:
     """Of training domains the `out` split, of all others every image; a fixed sample where there are many."""
     run, data = trained.run, trained.environments
     found = []
@@ -37,13 +37,13 @@ def looks(trained: Trained, most: int = MOST) -> list[Look]:
 
 
 @torch.no_grad()
-def answers(trained: Trained, images: Tensor, domain: str | None = None) -> Tensor:
+def answers(trained: TrainedRun, images: Tensor, domain: str | None = None) -> Tensor:
     """The predicted classes of uint8 images; `domain` only if they are untouched images of it."""
     return torch.cat([logits.argmax(1).cpu() for logits, _ in _passes(trained, images, domain)])
 
 
 @torch.no_grad()
-def answers_and_features(trained: Trained, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
+def answers_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
     """The predicted classes, and the features [N, F] of every Network inside; None if there is none."""
     networks = [module for module in trained.algorithm.network.modules() if isinstance(module, Network)]
     kept: list[Tensor] = []
@@ -64,7 +64,7 @@ def answers_and_features(trained: Trained, images: Tensor, domain: str) -> tuple
     return torch.cat(predicted), torch.cat(features) if features else None
 
 
-def _passes(trained: Trained, images: Tensor, domain: str | None) -> Iterator[tuple[Tensor, int]]:
+def _passes(trained: TrainedRun, images: Tensor, domain: str | None) -> Iterator[tuple[Tensor, int]]:
     """Logits and number of images, batch by batch."""
     data, algorithm = trained.environments, trained.algorithm
     number = None if domain is None else trained.domain_number(domain)

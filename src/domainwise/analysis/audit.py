@@ -10,7 +10,7 @@ from domainwise.analysis.answers import answers_and_features, looks
 from domainwise.analysis.probe import Probe, probe_domains
 from domainwise.analysis.shortcuts import Use, percent, shortcut
 from domainwise.core.phrasing import counted
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import TrainedRun
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import method
 
@@ -90,7 +90,7 @@ class Audit:
         return found + ([self.probe.sentence] if self.probe else [])
 
 
-def audit(trained: Trained, data_root: Path | None = None) -> Audit:
+def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     """Asks a trained model everything that its data can answer."""
     data = trained.environments
     seen = looks(trained)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from domainwise.analysis.answers import Look, answers
 from domainwise.data.catalogue import data_root as find_root
-from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
-from domainwise.engine.restore import Trained
+from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
+from domainwise.engine.restore import TrainedRun
 
 CLEAR = 3
 """Standard errors by which a difference is called clear."""
@@ -106,7 +106,7 @@ class MixedUse:
 Use = ColourUse | BackgroundUse | MixedUse
 
 
-def shortcut(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
+def shortcut(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
     """The dataset's own question, where it has one. `right` says which of the images looked at were answered right."""
     name = trained.environments.name
     if name.removesuffix("-embedded") == "ColoredMNIST":
@@ -121,7 +121,7 @@ def shortcut(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], ro
     return None
 
 
-def colour_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
+def colour_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
     data = trained.environments.to("cpu")
     digits = source_digits(data.name, root).labels
     agreements: list[Tensor] = []  # [2 n, 3]: the answer is the colour, the digit's half, class 1
@@ -142,7 +142,7 @@ def colour_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor], 
     return ColourUse(accuracy, swapped, agree_colour, agree_digit, constant, float(changed.mean()), len(changed))
 
 
-def background_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
+def background_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
     data, run = trained.environments, trained.run
     digits = source_digits(data.name, Path()).images
     labels = data.labels.cpu()
@@ -153,14 +153,14 @@ def background_use(trained: Trained, seen: Sequence[Look], right: Sequence[Tenso
     for look, own in zip(seen, right, strict=True):
         ink, truth, home = digits[look.rows], labels[look.rows], look.domain
         over = {
-            scene: (answers(trained, paste(ink, behind)) == truth).double()
+            scene: (answers(trained, overlay(ink, behind)) == truth).double()
             for scene, behind in scenes.items()
             if scene != home
         }
-        bare = answers(trained, paste(blank, scenes[home]))
+        bare = answers(trained, overlay(blank, scenes[home]))
         accuracy[home] = float(own.double().mean())
         swapped[home] = float(torch.stack(list(over.values())).mean())
-        black[home] = float((answers(trained, paste(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
+        black[home] = float((answers(trained, overlay(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
         alone[home] = float((bare == truth).double().mean())
         if home == unseen:
             known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)

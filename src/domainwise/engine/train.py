@@ -16,7 +16,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLocked
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
@@ -117,7 +117,7 @@ def training(
     with ranks.all_succeed():
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
         for domain in run.domains:
-            data.cut(domain, run.held_out_of(domain))
+            data.held_out_count(domain, run.held_out_of(domain))
     parent = ranks.on_rank_zero(partial(files.writable_folder, Path(out)))
     folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()

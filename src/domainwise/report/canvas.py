@@ -75,18 +75,18 @@ def plain(name: str, most: int = 40) -> str:
     return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")
 
 
-def check_format(path: Path, option: str = "--out") -> str:
+def check_format(path: Path, argument: str = "out") -> str:
     """The format that a file's suffix asks for."""
     form = path.suffix.lstrip(".").lower()
     if form not in FORMATS:
-        raise UserError(f"{option} {path}: a picture's name ends in .png, .pdf or .svg")
+        raise UserError(f"{path}: a picture's name ends in .png, .pdf or .svg", argument=argument)
     return form
 
 
-def writable_picture(path: Path, option: str = "--out") -> Path:
+def writable_picture(path: Path, argument: str = "out") -> Path:
     """A name and a place that a picture can have, found before any work."""
-    check_format(path, option)
-    return files.writable_file(path, option)
+    check_format(path, argument)
+    return files.writable_file(path, argument)
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:

@@ -38,7 +38,7 @@ def bench(
     from domainwise.cli.bench.steps import Bench
     from domainwise.core import files
     from domainwise.core.errors import unknown
-    from domainwise.data.sources.folder import find_dataset
+    from domainwise.data.find import find_dataset
     from domainwise.engine.devices import pick_device
     from domainwise.protocol.runs import PRECISIONS
     from domainwise.sweep.plan import search_space

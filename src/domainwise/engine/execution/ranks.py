@@ -118,7 +118,7 @@ def detect_rank_failure() -> Iterator[None]:
 
 def join_ranks(device: torch.device) -> Ranks:
     """The ranks that torchrun started this process with, on one GPU each or all on CPUs; else this process alone."""
-    if torchrun.size() == 1:
+    if torchrun.world_size() == 1:
         return Ranks(device)
     if device.type == "cuda":
         if torchrun.local_rank() >= torch.cuda.device_count():
@@ -186,7 +186,7 @@ class SharedRunFolder:
     def forget_lock(self) -> None:
         """Removes all locks of a run that has ended."""
         if self.ranks.is_rank_zero:
-            self._lock.forget()
+            self._lock.release_all()
 
     def _write(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         if self.ranks.is_rank_zero:

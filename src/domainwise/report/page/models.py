@@ -16,8 +16,8 @@ from domainwise.analysis.perturbations import measure
 from domainwise.analysis.shift import Setup, default_network, measure_shift
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
-from domainwise.data.sources.folder import find_dataset
-from domainwise.engine.restore import Trained
+from domainwise.data.find import find_dataset
+from domainwise.engine.restore import TrainedRun
 from domainwise.nets.weights import planned
 from domainwise.protocol.statistics import ARROW
 from domainwise.report.audited import audit_figure
@@ -110,7 +110,7 @@ def look(folder: Path, view: View, asking: Asking) -> Models:
     return Models(found, shift=shift)
 
 
-def _shift(trained: Trained, unseen: Sequence[str], asking: Asking) -> Picture | None:
+def _shift(trained: TrainedRun, unseen: Sequence[str], asking: Asking) -> Picture | None:
     """The paper's Figure 1, from an estimate for these domains."""
     dataset = find_dataset(trained.run.dataset)
     if dataset.scale == "image" and not asking.shift:
@@ -159,7 +159,7 @@ def _left_out(view: View, column: str, kept: Mapping[str, Path], shown: Mapping[
     return told
 
 
-def _insight(column: str, models: Sequence[Trained], left_out: Sequence[str], data_root: Path | None) -> Insight:
+def _insight(column: str, models: Sequence[TrainedRun], left_out: Sequence[str], data_root: Path | None) -> Insight:
     data, unseen = models[0].environments, column.split(ARROW)[-1]
     flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
     rows = attention.sample_rows(data, unseen, 1, IMAGES)
@@ -195,7 +195,7 @@ def _numbers(found: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
         yield name, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
-def _perturbations(models: Sequence[Trained]) -> Iterator[Picture]:
+def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:
     """Of every model that keeps some."""
     for trained in models:
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:

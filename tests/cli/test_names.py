@@ -8,7 +8,7 @@ import pytest
 
 from commands import commands
 from domainwise.cli import main
-from folders import make_folder
+from small_datasets import make_folder
 
 TRAIN = (
     "train --data photos[i] --algorithm DAT --test-domain [red] --steps 3 --evaluate-every 2 --network small-cnn "

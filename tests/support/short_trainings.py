@@ -1,4 +1,4 @@
-"""Short trainings for tests."""
+"""Short trainings on few images, and what a training left in its folder."""
 
 import signal
 from collections.abc import Callable
@@ -17,13 +17,15 @@ from domainwise.sweep.plan import plan_run
 STEPS, EVERY = 8, 3
 
 
-def plan(algorithm: str = "DAT", *, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any) -> Run:
-    given = {"batch_size": 4, **hparams}
-    return plan_run("BackgroundDigits", algorithm, [0], hparams=given, steps=steps, evaluate_every=evaluate_every)
+def plan(
+    algorithm: str = "DAT", *, trial: int = 0, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any
+) -> Run:
+    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every}
+    return plan_run("BackgroundDigits", algorithm, [0], hparams={"batch_size": 4, **hparams}, **settings)
 
 
-def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    """Everything that counts of what a run left: all but how long it took."""
+def saved_results(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
+    """Everything that a run left but how long it took: records, status, model."""
     folder = RunFolder(out, run)
     records, status = folder.read()
     return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()

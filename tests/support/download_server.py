@@ -1,4 +1,4 @@
-"""A server on the loopback that serves what it is told, and cuts, lies and forgets on demand: for downloads."""
+"""An HTTP server on the loopback interface for downloads: it cuts, delays and refuses replies on demand."""
 
 import os
 import threading
