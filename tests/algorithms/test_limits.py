@@ -244,7 +244,7 @@ def test_predictions_depend_on_their_batch_only_where_said(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "groups"), [("ERM", [10, 10]), ("ARM", [4, 4, 2] * 2), ("MTL", [4, 4, 2] * 2)])
-def test_judged_in_groups_of_the_training_size(name: str, groups: list[int]) -> None:
+def test_evaluated_in_batches_of_the_training_size(name: str, groups: list[int]) -> None:
     def images(seed: int) -> Tensor:
         return torch.randint(0, 256, (10, *SHAPE), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 

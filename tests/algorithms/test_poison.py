@@ -81,7 +81,7 @@ def poisoned(data: Environments, rows: Tensor) -> Environments:
 
 
 def learned(run: Run, data: Environments) -> tuple[dict[str, Tensor], list[object]]:
-    """The state after a training, bit by bit, and what was judged on the way."""
+    """The state after a training, bit by bit, and the evaluations on the way."""
     with torch.random.fork_rng():
         session = Session(run, data, CPU)
         parts, scores = splits_to_evaluate(run, session.environments), []
@@ -104,7 +104,7 @@ def test_nothing_unseen_touches_what_is_learned(algorithm: str) -> None:
     clean, scores = learned(run, images())
     spoilt, other_scores = learned(run, poisoned(images(), forbidden(run, images())))
     assert same(clean, spoilt)
-    assert scores != other_scores, "the poison was there: it was judged on"
+    assert scores != other_scores, "the poison was there: it was evaluated on"
 
 
 @pytest.mark.parametrize("algorithm", SINGLE)

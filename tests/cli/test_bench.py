@@ -60,8 +60,10 @@ def test_the_command_prints_json_and_leaves_it(tmp_path: Path, capsys: pytest.Ca
     assert erm["images_per_second"] == pytest.approx(12 / erm["milliseconds"] * 1000, rel=0.01)
     assert erm["times_plain"] == pytest.approx(plain["milliseconds"] / erm["milliseconds"], rel=0.1)
     some, every = ({k: rows[what, "eager"][k] for k in ("milliseconds", "images_per_second")} for what in names[-2:])
-    judged = [row["milliseconds"] * row["images_per_second"] / 1000 for row in (some, every)]
-    assert judged == pytest.approx([40, 100], abs=2), "of 5,000 images a fiftieth: out of three domains and one whole"
+    evaluated = [row["milliseconds"] * row["images_per_second"] / 1000 for row in (some, every)]
+    assert evaluated == pytest.approx([40, 100], abs=2), (
+        "a fiftieth of 5,000 images: `out` of three domains and one whole"
+    )
     assert (printed["dataset"], printed["network"], printed["batch_size"]) == ("BackgroundDigits", "small-cnn", 4)
 
 

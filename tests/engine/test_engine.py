@@ -1,4 +1,4 @@
-"""The training loop: what it leaves, when it judges, and what does not change it."""
+"""The training loop: what it leaves, when it evaluates, and what does not change it."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from domainwise.sweeps.plan import plan_run
 from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 
-def test_a_validation_domain_is_judged_whole_and_the_others_by_their_splits() -> None:
+def test_all_of_a_validation_domain_is_evaluated_and_the_others_by_their_splits() -> None:
     run = replace(plan(), train_domains=("scene2", "scene3"), validation_domains=("scene4",), held_out=0.2)
     parts = splits_to_evaluate(run, few())
     assert {part: len(rows) for part, rows in parts.items()} == {
@@ -50,7 +50,7 @@ def test_a_run_leaves_its_description_records_and_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "every", "expected"), [(7, 3, [0, 3, 6]), (8, 3, [0, 3, 6, 7]), (1, 5, [0]), (3, 50, [0, 2])]
 )
-def test_exactly_the_needed_parts_are_judged_at_exactly_the_right_steps(
+def test_exactly_the_needed_splits_are_evaluated_at_exactly_the_right_steps(
     tmp_path: Path, steps: int, every: int, expected: list[int]
 ) -> None:
     run = plan_run(

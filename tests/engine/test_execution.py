@@ -37,7 +37,7 @@ def test_the_mode_follows_from_ranks_device_and_steps(ranks: Ranks, steps: int, 
     assert (step is not None) == execution.captures and (step is None or step.compile == (mode == "compiled"))
 
 
-def test_a_session_runs_as_it_is_told_and_else_by_its_device() -> None:
+def test_a_session_uses_the_given_execution_or_the_best_for_its_device() -> None:
     data = DATASETS["BackgroundDigits"].load()
     assert Session(RUN, data, CPU).execution == Execution("eager")
     session = Session(replace(RUN, steps=WORTH_COMPILING), data, CPU, execution=Execution("captured"))

@@ -63,5 +63,5 @@ class Recorder:
         self.folder.finish(status, self.session.algorithm.state_dict())
         self.trackers.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
-        self.folder.forget_lock()
+        self.folder.release_locks()
         return status

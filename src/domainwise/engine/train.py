@@ -147,7 +147,7 @@ def _training(
     with folder.locked(), interruption:
         records, status = folder.reopen(retry)
         if status is not None and not (retry and status.status == "failed"):
-            folder.forget_lock()
+            folder.release_locks()
             return TrainingResult(run, records, status, folder.path, None)
         with ranks.all_succeed():
             session = start()

@@ -66,20 +66,15 @@ class CapturedStep:
         """The graph of the current phase, compiled if possible; None if it cannot be recorded."""
         self.settle()
         name = type(self.algorithm).__name__
-        if self.compile and not self.algorithm.differentiates_twice:
+        for compile in (True, False) if self.compile and not self.algorithm.differentiates_twice else (False,):
             try:
-                with compiled(self.algorithm, self.prepare):
+                with compiled(self.algorithm, self.prepare) if compile else nullcontext():
                     return record(update, self._snapshot, self.generators)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                log.warning("%s is captured without being compiled: %s", name, first_line(error))
-        try:
-            return record(update, self._snapshot, self.generators)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            log.warning("%s is not captured, and slower for it: %s", name, first_line(error))
+                lost = "captured without being compiled" if compile else "not captured, and slower for it"
+                log.warning("%s is %s: %s", name, lost, first_line(error))
         return None
 
     def _snapshot(self) -> "Snapshot":

@@ -183,7 +183,7 @@ class SharedRunFolder:
     def finish(self, status: Status, model: dict[str, Tensor]) -> None:
         self._write(self._folder.finish, status, model)
 
-    def forget_lock(self) -> None:
+    def release_locks(self) -> None:
         """Removes all locks of a run that has ended."""
         if self.ranks.is_rank_zero:
             self._lock.release_all()
