@@ -43,7 +43,7 @@ from domainwise.cli.common import console, errors_console
 from domainwise.cli.data_progress import decoding_bar
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.data.images import progress
+from domainwise.data.images import progress as decoding_progress
 from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.set_options(verbose, log_file)
-    progress.show = decoding_bar
+    decoding_progress.show = decoding_bar
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
