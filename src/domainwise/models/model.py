@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
@@ -65,6 +66,11 @@ class Model:
     def batch_dependent(self) -> bool:
         """Whether a prediction depends on the other inputs of its batch."""
         return self.algorithm.batch_dependent
+
+    @property
+    def in_groups(self) -> bool:
+        deprecation.warn("Model.in_groups", "Model.batch_dependent")
+        return self.batch_dependent
 
     @property
     def batch_size(self) -> int:
