@@ -33,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Model:
-    """Made by `fit` and `load`. Predicts in fp32, whatever precision it was trained in.
+    """Made by `fit` and `load_model`. Predicts in fp32, whatever precision it was trained in.
 
     Predictions of ARM and MTL depend on their batch: such a model (`batch_dependent`) splits its inputs, in order, into
     batches of the training batch size, and all of them must come from one domain.
