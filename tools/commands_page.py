@@ -1,4 +1,4 @@
-"""The page of commands, made from the command line: `python -m domainwise.report.commands > docs/commands.md`."""
+"""The page of commands, made from the command line: `python tools/commands_page.py > docs/commands.md`."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Numbers and tables of pages, written from published records: `python -m domainwise.report.evidence docs/*.md`.
+"""Numbers and tables of pages, written from published records: `python tools/generated_docs.py docs/*.md`.
 
 A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, in a line or around a block of its own;
 what stands between is replaced by what the words ask of the folder `results`. What was not run is said to be not run.
@@ -8,22 +8,23 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core import files
 from domainwise.core.errors import unknown
 from domainwise.core.phrasing import counted
-from domainwise.protocol import statistics
+from domainwise.core.table import NOT_RUN, Table
 from domainwise.protocol.records import PenaltyRecord
-from domainwise.protocol.selection import Choice, method
-from domainwise.protocol.statistics import Estimate, estimate
-from domainwise.report import paper_comparison as beside
+from domainwise.protocol.selection import Choice, Method
+from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate
+from domainwise.report import paper_comparison
 from domainwise.report.figures import TooFew, draw
-from domainwise.report.formats import NOT_RUN, bars, cells, headings
+from domainwise.report.paper_comparison import ComparedCell, printed
 from domainwise.report.publish import origins
 from domainwise.sweep.collection import read_penalties
-from published_results import PAPERS, Results
+from published_results import PAPER, Results, plain
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
 CONDITION = re.compile("(until|against|draws)=")
@@ -42,23 +43,18 @@ def made(results: Results, draws: str = "") -> str:
 
 def table(results: Results, rule: str, **conditions: str) -> str:
     """The whole table by one rule."""
-    found = results.of_rule(rule, **conditions)
-    names = headings(found)
-    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
-    for name, line in cells(found):
-        shown = [f"**{text}**" if bold else text for text, bold in line]
-        lines.append(f"| {' | '.join([bars(name.removesuffix(PAPERS)), *shown])} |")
-    caption = [
-        found.caption.replace(PAPERS, ""),
-        *([origin] if (origin := made(results, conditions.get("draws", ""))) else []),
-    ]
-    return "\n".join([*lines, "", f"{'. '.join(caption)}."])
+    full = results.of_rule(rule, **conditions)
+    shown = replace(full, rows=tuple(replace(row, method=plain(row.method)) for row in full.rows)).as_table()
+    origin = made(results, conditions.get("draws", ""))
+    caption = ". ".join(text for text in (shown.caption, origin) if text)
+    return f"{shown.markdown_rows()}\n\n{caption}."
 
 
 def mean(results: Results, name: str, column: str, rule: str, **conditions: str) -> str:
     """One cell, or the average over the unseen domains."""
     row = results.row(name, rule, **conditions)
-    value = None if row is None else row.average if column == "average" else row.cells.get(column)
+    known = {str(one): one for one in (*row.cells, AVERAGE)} if row is not None else {}
+    value = row.estimate(known[column]) if row is not None and column in known else None
     return NOT_RUN if value is None else str(value)
 
 
@@ -79,9 +75,9 @@ def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
 
 def searched(results: Results, name: str, rule: str, draws: str) -> str:
     """The average that a method is expected to reach with so many of its draws."""
-    found = statistics.searched(results.collection.curves, results.of_rule(rule).columns, rule)
-    own = found.get(name, found.get(f"{name}{PAPERS}", []))
-    return str(own[int(draws) - 1]) if 0 < int(draws) <= len(own) else NOT_RUN
+    averages = averages_by_draws(results.collection.curves, results.of_rule(rule).columns, rule)
+    by_draws = next((values for method, values in averages.items() if str(plain(method)) == name), [])
+    return str(by_draws[int(draws) - 1]) if 0 < int(draws) <= len(by_draws) else NOT_RUN
 
 
 def at_home(results: Results, name: str, unseen: str, split: str, until: str = "") -> str:
@@ -103,29 +99,33 @@ def effort(results: Results, name: str) -> str:
 def paper(results: Results, name: str) -> str:
     """A table of the paper beside ours, cell by cell, with a verdict; its rows that were not run are named."""
     datasets = {run.dataset for run in results.collection.runs}
-    rows = [row for row in beside.compare(name, results.collection) if row.paper.dataset in datasets]
-    lines = ["| algorithm | unseen | selection | paper | ours | verdict | draws x trials x steps |", f"|{'---|' * 7}"]
-    for row in rows:
-        if row.mean is not None:
-            numbers = beside.printed(row.paper.mean, row.paper.error), beside.printed(row.mean, row.error)
-            words = [row.method, row.place, row.paper.selection, *numbers, verdict(row), row.effort]
-            lines.append(f"| {' | '.join(map(bars, words))} |")
-    notes = [f"Unlike the paper: {'; '.join(beside.unlike(name, rows))}."]
-    run = {row.method for row in rows if row.mean is not None}
+    compared = paper_comparison.compare(name, results.collection)
+    cells = [cell for cell in compared.cells if cell.paper.dataset in datasets]
+    rows = []
+    for cell in cells:
+        if cell.mean is not None:
+            numbers = printed(cell.paper.mean, cell.paper.error), printed(cell.mean, cell.error)
+            labels = str(cell.method), str(cell.column), cell.paper.selection
+            rows.append([*labels, *numbers, verdict(cell), cell.effort])
+    headings = ("algorithm", "unseen", "selection", "paper", "ours", "verdict", "draws x trials x steps")
+    notes = [f"Unlike the paper: {'; '.join(replace(compared, cells=tuple(cells)).differences)}."]
+    run = {cell.method for cell in cells if cell.mean is not None}
     missing = [
-        row.method if row.method not in run else f"{row.method} on {row.place}" for row in rows if row.mean is None
+        str(cell.method) if cell.method not in run else f"{cell.method} on {cell.column}"
+        for cell in cells
+        if cell.mean is None
     ]
     notes += [f"Not run: {', '.join(dict.fromkeys(missing))}."] if missing else []
-    return "\n".join([*lines, "", " ".join(notes)])
+    return f"{Table(headings, rows).markdown_rows()}\n\n{' '.join(notes)}"
 
 
-def verdict(row: beside.Comparison) -> str:
+def verdict(cell: ComparedCell) -> str:
     """Whether a number of ours is the paper's, as far as both standard errors tell."""
-    assert row.mean is not None
-    gap = row.mean - row.paper.mean
-    if row.error is None or row.paper.error is None:
+    assert cell.mean is not None
+    gap = cell.mean - cell.paper.mean
+    if cell.error is None or cell.paper.error is None:
         return f"{gap:+.1f}, no error known"
-    within = AS_THE_PAPER * (row.error**2 + row.paper.error**2) ** 0.5
+    within = AS_THE_PAPER * (cell.error**2 + cell.paper.error**2) ** 0.5
     if abs(gap) <= within:
         return "agrees" if within < UNCERTAIN else f"open: {gap:+.1f} within ± {within:.0f}"
     return f"{'higher' if gap > 0 else 'lower'} by {abs(gap):.1f}"
@@ -133,23 +133,23 @@ def verdict(row: beside.Comparison) -> str:
 
 def audit(results: Results, rule: str) -> str:
     """Per method and unseen domain: what the models that a rule chose follow, colour or digit."""
-    rows: dict[tuple[str, str], list[tuple[Choice, ColourUse, bool]]] = {}
+    rows: dict[tuple[Method, str], list[tuple[Choice, ColourUse, bool]]] = {}
     for run in results.runs:
         choices = results.chosen.get(run, {})
         if rule in choices and run in results.colour_uses:
-            rows.setdefault((method(run).removesuffix(PAPERS), run.test_domains[0]), []).append(
+            rows.setdefault((plain(Method.of(run)), run.test_domains[0]), []).append(
                 (choices[rule], *results.colour_uses[run])
             )
     curves = {curve.run: curve for curve in results.collection.curves}
-    names = ("algorithm", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour", "digit")
-    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
-    for (name, unseen), own in rows.items():
-        late = [_last_quarter(curves[choice.run].accuracy[unseen, "in"].tolist()) for choice, _, _ in own]
-        accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in own)
-        follows = ", ".join("nothing" if constant else use.follows for _, use, constant in own)
-        shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in own) for of in ("colour", "digit")]
-        lines.append(f"| {' | '.join([name, unseen, accuracies, ', '.join(late), follows, *shares])} |")
-    return "\n".join(lines) if rows else NOT_RUN
+    headings = ("algorithm", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour", "digit")
+    lines = []
+    for (method, unseen), audits in rows.items():
+        late = [_last_quarter(curves[choice.run].accuracy[unseen, "in"].tolist()) for choice, _, _ in audits]
+        accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in audits)
+        follows = ", ".join("nothing" if constant else use.follows for _, use, constant in audits)
+        shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in audits) for of in ("colour", "digit")]
+        lines.append([str(method), unseen, accuracies, ", ".join(late), follows, *shares])
+    return Table(headings, lines).markdown_rows() if rows else NOT_RUN
 
 
 def _last_quarter(accuracies: Sequence[float]) -> str:
@@ -162,10 +162,8 @@ def penalties(results: Results) -> str:
     """Every penalty at the end of training, mean over domains, mean ± standard error over runs."""
     last = _last_penalties(results)
     names = {"irm": "IRM's", "at": "linearised AT's", "dat": "linearised DAT's", "ldat": "LDAT's"}
-    lines = [f"| trained with | {' | '.join(names.values())} |", f"|{'---|' * (1 + len(names))}"]
-    for name, runs in last.items():
-        lines.append(f"| {' | '.join([name, *(_small([own[key] for own in runs.values()]) for key in names)])} |")
-    return "\n".join(lines)
+    rows = [[name, *(_small([run[key] for run in runs.values()]) for key in names)] for name, runs in last.items()]
+    return Table(("trained with", *names.values()), rows).markdown_rows()
 
 
 def penalty(results: Results, which: str, name: str, other: str) -> str:
@@ -187,7 +185,7 @@ def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int, int], di
         rows = tracked[run.id]
         last: Sequence[PenaltyRecord] = [row for row in rows if row.step == rows[-1].step]
         means = {name: sum(getattr(row, name) for row in last) / len(last) for name in ("irm", "at", "dat", "ldat")}
-        found.setdefault(method(run), {})[run.test_domains[0], run.draw, run.trial] = means
+        found.setdefault(str(Method.of(run)), {})[run.test_domains[0], run.draw, run.trial] = means
     return found
 
 
@@ -199,7 +197,7 @@ def _small(values: Sequence[float]) -> str:
 def figure(results: Results, name: str) -> str:
     """What a figure says in words."""
     try:
-        return "; ".join(draw(name, results.folder, results.collection).sentences).replace(PAPERS, "")
+        return "; ".join(draw(name, results.folder, results.collection).sentences).replace(f" ({PAPER})", "")
     except TooFew:
         return NOT_RUN
 

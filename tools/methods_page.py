@@ -1,4 +1,4 @@
-"""The page of methods, made from the algorithms themselves: `python -m domainwise.report.methods > docs/methods.md`."""
+"""The page of methods, made from the algorithms themselves: `python tools/methods_page.py > docs/methods.md`."""
 
 import re
 from dataclasses import dataclass

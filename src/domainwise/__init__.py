@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from domainwise.protocol.records import Record
     from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Uniform
-    from domainwise.report.page import report
+    from domainwise.report.page.write import report
     from domainwise.sweep.launch import sweep
     from domainwise.sweep.plan import plan_run as plan
     from domainwise.sweep.tables import table
@@ -59,7 +59,7 @@ _HOMES = {
     "protocol.records": ("Record",),
     "protocol.runs": ("Run",),
     "protocol.spaces": ("ByScale", "Choice", "Fixed", "LogInteger", "LogUniform", "Uniform"),
-    "report.page": ("report",),
+    "report.page.write": ("report",),
     "sweep.launch": ("sweep",),
     "sweep.plan": ("plan_run",),
     "sweep.tables": ("table",),

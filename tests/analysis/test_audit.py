@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from commands import command
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
-from domainwise.analysis.answers import answers_and_features, looks
 from domainwise.analysis.audit import WorstPair, audit
+from domainwise.analysis.predictions import held_out_images, predictions_and_features
 from domainwise.analysis.probe import PENALTY, equal_classes, logistic_regression, probe_domains
 from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
 from domainwise.cli.audit import _worst as cell_of_worst
@@ -25,7 +25,7 @@ from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
 from domainwise.protocol.options import TrainingOptions
-from domainwise.report.audited import audit_figure
+from domainwise.report.pictures import audit_figure
 from domainwise.sweep.plan import plan_run, plan_sweep
 
 Answer = Callable[[Tensor], Tensor]
@@ -141,7 +141,7 @@ def test_mixed_backgrounds() -> None:
     data = Environments.from_arrays({"Mixed-Same": (same, labels), "Mixed-Rand": (mixed, labels)}, name="MixedSame")
     found = audit(reading(data, "Mixed-Rand", lambda x: (x.mean((1, 2, 3)) > 0.5).long()))
     assert isinstance(found.use, MixedUse)
-    out = next(look for look in looks(reading(data, "Mixed-Rand", lambda x: x)) if look.seen).rows
+    out = next(look for look in held_out_images(reading(data, "Mixed-Rand", lambda x: x)) if look.seen).rows
     right = float((out >= 20).double().mean())
     assert found.use.gap.mean == pytest.approx(right - 0.5)
     assert found.use.gap.error == pytest.approx(math.sqrt(right * (1 - right) / len(out) + 0.25 / 100))
@@ -156,7 +156,7 @@ def test_scores_per_domain_and_class_and_their_worst_pair() -> None:
     data = Environments.from_arrays({"$a_$": (images, labels), "b": (other, labels)}, classes=("x", "$y^", "z$"))
     model = reading(data, "b", lambda x: torch.where(x.mean((1, 2, 3)) > 0.5, 2, 1))
     found = audit(model)
-    rows = {look.domain: look for look in looks(model)}
+    rows = {look.domain: look for look in held_out_images(model)}
     assert len(rows["$a_$"].rows) == 12 and rows["$a_$"].seen and len(rows["b"].rows) == 60 and not rows["b"].seen
     unseen = found.scores[1]
     assert unseen.per_class.tolist() == [0, 0.5, 1] and unseen.accuracy == 0.5 and unseen.counts.tolist() == [20] * 3
@@ -258,7 +258,7 @@ def test_features_are_those_before_the_classifier(scenes: Environments) -> None:
     features = nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, 7))
     method = ALGORITHMS["ERM"](Network(features, 10, feature_size=7), problem, run.hparams, torch.Generator())
     images = scenes.images[:300]
-    told, kept = answers_and_features(TrainedRun(run, scenes, method, Path()), images, "scene1")
+    told, kept = predictions_and_features(TrainedRun(run, scenes, method, Path()), images, "scene1")
     assert kept is not None
     torch.testing.assert_close(kept, features(scenes.normalise(images)).detach())
     assert torch.equal(told, method.network.classifier(kept).argmax(1))

@@ -18,7 +18,7 @@ from domainwise.data.sources.mnist import BackgroundDigits, background, overlay
 from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.nets.network import Network, build
-from domainwise.report.heatmaps import heatmap_grid
+from domainwise.report.pictures import heatmap_grid
 from domainwise.sweep.plan import plan_run
 
 
@@ -151,22 +151,22 @@ def test_models_see_the_same_images(folders: list[Path]) -> None:
     rows = attention.sample_rows(models[0].environments, "scene2", per_class=2, limit=15)
     assert models[0].environments.labels[rows].tolist() == [*range(10), *range(5)]
     comparison = attention.compare_attention(models[:2], rows)
-    assert [sight.name for sight in comparison.sights] == ["ERM", "DAT"]
+    assert [str(model.method) for model in comparison.models] == ["ERM", "DAT"]
     assert comparison.unseen == "scene2" and comparison.area == pytest.approx(0.19, abs=0.01)
-    for sight, trained in zip(comparison.sights, models, strict=False):
+    for model, trained in zip(comparison.models, models, strict=False):
         x = trained.environments.normalise(trained.environments.images[rows])
-        assert sight.attention.predicted.tolist() == trained.algorithm.predict(x).argmax(1).tolist()
-        assert sight.inside is not None and sight.images == 1250 and 0 < sight.inside.mean < 100
+        assert model.attention.predicted.tolist() == trained.algorithm.predict(x).argmax(1).tolist()
+        assert model.inside is not None and model.images == 1250 and 0 < model.inside.mean < 100
     assert len(heatmap_grid(comparison).axes) == 15 * 3
 
 
 def test_every_member_of_an_ensemble_counts(folders: list[Path]) -> None:
     trained = restore(folders[2])
     images = trained.environments.images[:3]
-    sight = attention.see(trained, images, "scene2")
-    assert sight.layers == tuple(f"network.members.{i}.features.5" for i in range(3))
-    first = attention.see(trained, images, "scene2", "network.members.0.features.5")
-    assert not torch.allclose(sight.attention.heat, first.attention.heat)
+    model = attention.model_attention(trained, images, "scene2")
+    assert model.layers == tuple(f"network.members.{i}.features.5" for i in range(3))
+    first = attention.model_attention(trained, images, "scene2", "network.members.0.features.5")
+    assert not torch.allclose(model.attention.heat, first.attention.heat)
 
 
 def test_runs_that_cannot_be_compared(folders: list[Path], tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_model_trained_on_every_domain_looks_at_given_images(
     told = json.loads(out)
     assert status == 0 and told["unseen"] is None and [run["method"] for run in told["runs"]] == ["ERM"]
     status, _, err = command(capsys, "cam", "model")
-    assert status == 2 and err.count("\n") == 1 and "or --images" in err
+    assert status == 2 and err.count("\n") == 1 and err.endswith("or images of your own (--images)\n")
     train(plan_run("BackgroundDigits", "DAT", (), steps=1, hparams=small), tmp_path / "model", device="cpu")
     status, _, err = command(capsys, "cam", "model", "--images", "a.png")
     assert status == 2 and "no run there leaves a domain out: name one run's folder" in err

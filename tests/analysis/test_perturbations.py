@@ -13,9 +13,9 @@ from commands import command
 from domainwise.analysis.perturbations import (
     LOW,
     alignment,
+    folder_with_perturbations,
     mean_image,
     measure,
-    of_interest,
     spectrum,
     white_noise_low,
 )
@@ -23,7 +23,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.sources.mnist import BackgroundDigits, background
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.engine.train import train
-from domainwise.report.perturbed import perturbation_figure
+from domainwise.report.pictures import perturbation_figure
 from domainwise.sweep.plan import plan_run
 
 
@@ -133,11 +133,11 @@ def test_the_command(
 def test_methods_without_perturbations(tmp_path: Path) -> None:
     data = BackgroundDigits(Path())
     folder = train(plan_run(data.name, "ERM", 0, steps=1), tmp_path, device="cpu", environments=data).folder
-    with pytest.raises(UserError, match="ERM keeps no perturbations"):
+    with pytest.raises(UserError, match="ERM learns no perturbations"):
         measure(restore(folder, environments=data))
 
 
 def test_of_a_sweep_the_domain_wise_perturbations_are_shown(trained: dict[str, TrainedRun]) -> None:
     folders = [trained[name].folder for name in ("UAT", "DAT")]
-    assert of_interest(folders) == trained["DAT"].folder
-    assert of_interest(folders[:1]) == trained["UAT"].folder
+    assert folder_with_perturbations(folders) == trained["DAT"].folder
+    assert folder_with_perturbations(folders[:1]) == trained["UAT"].folder

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from commands import command
-from domainwise.analysis.densities import CONTROL, KernelDensity, Sampled, Thresholds, calibrate
-from domainwise.analysis.discriminate import AVERAGED_FROM, Discriminator, Side, train_discriminator
+from domainwise.analysis.discriminator import AVERAGED_FROM, Discriminator, ImageSet, train_discriminator
+from domainwise.analysis.kernel_density import CONTROL, KernelDensity, Sampled, Thresholds, calibrate
 from domainwise.analysis.probe import equal_classes
-from domainwise.analysis.shift import Setup, Sides, measure_shift, profile
+from domainwise.analysis.shift import FeatureSamples, ShiftSettings, measure_shift, profile
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.report.shifted import shift_figure
+from domainwise.report.pictures import shift_figure
 from small_datasets import make_folder
 
 FIXED = Thresholds()
@@ -108,7 +108,7 @@ def test_thresholds_are_calibrated_on_the_control() -> None:
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2000, 4, generator=generator, dtype=torch.float64)
     labels = (torch.rand(2000, generator=generator) < (2 * z[:, 0]).sigmoid()).long()
-    control = Sides(z[:1000], labels[:1000], z[1000:], labels[1000:], 0.5).sampled(2)
+    control = FeatureSamples(z[:1000], labels[:1000], z[1000:], labels[1000:], 0.5).sampled(2)
     found = calibrate(control)
     assert CONTROL[0] <= control.diversity(found.diversity) <= CONTROL[1]
     assert CONTROL[0] <= control.correlation(found.correlation) <= CONTROL[1]
@@ -127,7 +127,7 @@ def test_class_proportions_are_equal_and_capped() -> None:
 def test_weights_are_averaged_after_the_fifth_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(64, 3), torch.zeros(32, dtype=torch.int64)
-    sides = [Side(torch.arange(32) + start, y, lambda rows: x[rows]) for start in (0, 32)]
+    sides = [ImageSet(torch.arange(32) + start, y, lambda rows: x[rows]) for start in (0, 32)]
     network = Discriminator(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 4, 1)
     after: list[Tensor] = []  # each of the two sides is one batch: one step is one epoch
     step = torch.optim.SGD.step
@@ -165,12 +165,12 @@ def vectors(kind: str, n: int = 600) -> Environments:
 
 @pytest.mark.parametrize("kind", ["diversity", "correlation"])
 def test_data_made_to_have_one_kind_of_shift(kind: str) -> None:
-    measured = measure_shift(vectors(kind), ["c"], Setup("mlp", device="cpu"))
+    measured = measure_shift(vectors(kind), ["c"], ShiftSettings("mlp", device="cpu"))
     other = "correlation" if kind == "diversity" else "diversity"
     assert measured.mean(kind) > 0.2 and measured.mean(other) < 0.05
     assert measured.sentence.startswith(f"{kind}: {kind} shift dominates")
     (shift,) = measured.shifts
-    assert CONTROL[0] <= shift.control_diversity <= CONTROL[1] and shift.sides.told_apart > 0.85
+    assert CONTROL[0] <= shift.control_diversity <= CONTROL[1] and shift.sides.discriminator_accuracy > 0.85
     drawn = profile(shift.sides, 2)
     step = float(drawn.at[1] - drawn.at[0])
     assert float(drawn.p.sum()) * step == pytest.approx(1, abs=0.02) == float(drawn.q.sum()) * step
@@ -182,9 +182,9 @@ def test_data_made_to_have_one_kind_of_shift(kind: str) -> None:
 
 
 def test_domains_that_do_not_differ_show_little() -> None:
-    measured = measure_shift(vectors("nothing"), ["a"], Setup("mlp", device="cpu"))
+    measured = measure_shift(vectors("nothing"), ["a"], ShiftSettings("mlp", device="cpu"))
     assert "neither kind of shift is clearly there (" in measured.sentence
-    shifts = tuple(replace(s, sides=replace(s.sides, told_apart=0.8)) for s in measured.shifts)
+    shifts = tuple(replace(s, sides=replace(s.sides, discriminator_accuracy=0.8)) for s in measured.shifts)
     assert "told apart in 80 %: more images may show one" in replace(measured, shifts=shifts).sentence
 
 
@@ -192,21 +192,21 @@ def test_what_is_known_by_heart_is_no_shift() -> None:
     """Two hundred numbers of pure noise tell 150 samples apart that were learned, and no others."""
     generator = torch.Generator().manual_seed(0)
     domains = {name: (torch.randn(300, 200, generator=generator).numpy(), torch.arange(300) % 2) for name in "ab"}
-    measured = measure_shift(Environments.from_arrays(domains, name="noise"), ["b"], Setup("mlp", device="cpu"))
+    measured = measure_shift(Environments.from_arrays(domains, name="noise"), ["b"], ShiftSettings("mlp", device="cpu"))
     (shift,) = measured.shifts
-    assert len(shift.sides.test) == 150 and abs(shift.sides.told_apart - 0.5) < 0.1
+    assert len(shift.sides.test) == 150 and abs(shift.sides.discriminator_accuracy - 0.5) < 0.1
     assert "neither kind of shift is clearly there" in measured.sentence
 
 
 def test_too_few_images() -> None:
     with pytest.raises(UserError, match="images per side are left"):
-        measure_shift(vectors("few", 30), ["a"], Setup("mlp", device="cpu"))
+        measure_shift(vectors("few", 30), ["a"], ShiftSettings("mlp", device="cpu"))
 
 
 def test_features_that_diverge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("domainwise.analysis.discriminate.LR", 1e30)
-    with pytest.raises(UserError, match="mlp diverged while it learned"):
-        measure_shift(vectors("hot", 100), ["a"], Setup("mlp", device="cpu"))
+    monkeypatch.setattr("domainwise.analysis.discriminator.LR", 1e30)
+    with pytest.raises(UserError, match="mlp diverged as a discriminator"):
+        measure_shift(vectors("hot", 100), ["a"], ShiftSettings("mlp", device="cpu"))
 
 
 def test_bad_images_of_a_folder_are_left_out_if_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

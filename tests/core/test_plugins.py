@@ -76,7 +76,8 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
     run = commands(capsys)
     for command in ("status", "report"):
         forgotten = run(command, out)
-        assert forgotten.is_one_line_error and f"give --plugin '{file}' here too" in forgotten.err, "told, not imported"
+        assert forgotten.is_one_line_error, "told, not imported"
+        assert f"load them here too: {file} (--plugin)" in forgotten.err
     assert json.loads(run("--plugin", file, "status", out, "--json").out)["done"] == 1
     listed = json.loads(run("--plugin", file, "list", "--json").out)
     assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")

@@ -8,9 +8,9 @@ import pytest
 from commands import Command, standard_json
 from domainwise.data.sources.folder import image_folder
 from domainwise.engine.train import train
-from domainwise.protocol.dataset_names import called, titles
+from domainwise.protocol.dataset_names import matching, titles
 from domainwise.protocol.runs import Run
-from domainwise.report.page import write_page
+from domainwise.report.page.write import write_page
 from domainwise.sweep.plan import plan_run
 from handmade_records import write_run
 from small_datasets import make_folder, picture
@@ -43,9 +43,9 @@ def test_titles_tell_datasets_apart_where_they_must() -> None:
     }
     copies = ["/a/chg#1111111111111111", "/b/chg#1111111111111111"]
     assert titles(copies) == {name: name for name in copies}
-    assert called("chg", [*names, "PACS"], Path()) == set(names)
-    assert called("chg #222222", names, Path()) == {"/a/chg#2222222222222222"}
-    assert called("PACS", ["PACS", *names], Path()) == {"PACS"}
+    assert matching("chg", [*names, "PACS"], Path()) == set(names)
+    assert matching("chg #222222", names, Path()) == {"/a/chg#2222222222222222"}
+    assert matching("PACS", ["PACS", *names], Path()) == {"PACS"}
 
 
 def test_tables_and_pages_of_both_have_titles_of_their_own(domainwise: Command, changed: Path) -> None:
@@ -77,4 +77,4 @@ def test_models_are_those_of_the_images_that_are_there(domainwise: Command, chan
         assert [found["run"] for found in told["audits"]] == [now.id]
     picture(1001).save(photos / "lab" / "cat" / "newer.png")
     refused = domainwise("audit", changed.parent / "models")
-    assert refused.is_one_line_error and re.search("has runs of chg #.*, chg #.*: say which", refused.err)
+    assert refused.is_one_line_error and re.search("has runs of chg #.*, chg #.*: name one", refused.err)

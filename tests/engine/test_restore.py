@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from domainwise.analysis.choose import Wanted, chosen_folders
+from domainwise.analysis.run_choice import RunFilter, run_folders
 from domainwise.core.errors import UserError
 from domainwise.data.sources.mnist import BackgroundDigits
 from domainwise.engine.restore import restore
@@ -57,7 +57,7 @@ def test_a_restored_model_predicts_as_the_trained_one(algorithm: str, tmp_path: 
 def test_a_folder_may_have_another_name(copy: Path) -> None:
     renamed = copy.rename(copy.with_name("shipped"))
     assert restore(renamed).run == plan("DAT")
-    assert chosen_folders([renamed]) == [renamed]
+    assert run_folders([renamed]) == [renamed]
 
 
 def test_domains_are_numbered_as_in_training(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_folders_that_are_no_runs(tmp_path: Path, copy: Path) -> None:
     with pytest.raises(UserError, match=r"no run's folder \(no run\.json\)"):
         restore(tmp_path)
     with pytest.raises(UserError, match="not a folder"):
-        chosen_folders([tmp_path / "nowhere"])
+        run_folders([tmp_path / "nowhere"])
     description = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps(description | {"format": 99}))
     with pytest.raises(UserError, match="a run of format 99"):
@@ -125,22 +125,22 @@ def test_of_a_sweep_one_run_per_method_is_chosen_by_validation(tmp_path: Path) -
     for draw, accuracy in enumerate((0.8, 0.6)):
         leave(tmp_path, plan("DAT", "scene2", trial=1, draw=draw), accuracy)
     best = [plan("ERM", "scene2", trial=1, draw=1), plan("DAT", "scene2", trial=1, draw=0)]
-    assert chosen_folders([tmp_path]) == [tmp_path / run.id for run in best]
-    only = chosen_folders([tmp_path], Wanted(unseen="scene1"))
+    assert run_folders([tmp_path]) == [tmp_path / run.id for run in best]
+    only = run_folders([tmp_path], RunFilter(unseen="scene1"))
     assert only == [tmp_path / plan("ERM", "scene1", trial=1, draw=1).id]
     with pytest.raises(UserError, match="unseen scene9"):
-        chosen_folders([tmp_path], Wanted(unseen="scene9"))
+        run_folders([tmp_path], RunFilter(unseen="scene9"))
     with pytest.raises(UserError, match="trial 0"):
-        chosen_folders([tmp_path], Wanted(trial=0))
+        run_folders([tmp_path], RunFilter(trial=0))
     leave(tmp_path, replace(plan("ERM"), dataset="RotatedMNIST-embedded"), 0.5)
-    with pytest.raises(UserError, match="--dataset"):
-        chosen_folders([tmp_path])
-    assert chosen_folders([tmp_path], Wanted(dataset="BackgroundDigits")) == [tmp_path / run.id for run in best]
+    with pytest.raises(UserError, match="name one of them"):
+        run_folders([tmp_path])
+    assert run_folders([tmp_path], RunFilter(dataset="BackgroundDigits")) == [tmp_path / run.id for run in best]
 
 
 def test_runs_without_models_are_not_chosen(tmp_path: Path) -> None:
     for method in ("ERM", "DAT"):
         leave(tmp_path, plan(method), 0.5)
         (tmp_path / plan(method).id / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no run there has ended well"):
-        chosen_folders([tmp_path])
+    with pytest.raises(UserError, match="no run there is done"):
+        run_folders([tmp_path])

@@ -11,7 +11,7 @@ from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
 from domainwise.paper.tables import find_table
 from domainwise.protocol.records import PenaltyRecord, RunFolder
-from domainwise.report.paper_comparison import Comparison
+from domainwise.report.paper_comparison import ComparedCell
 from domainwise.report.publish import publish
 from generated_docs import PLACE, answer, filled, verdict
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
@@ -125,7 +125,7 @@ def test_the_paper_beside_ours(root: Path) -> None:
 )
 def test_verdicts(mean: float, error: float | None, says: str) -> None:
     cell = replace(find_table("cmnist").published[0], mean=72.0, error=0.2)
-    assert verdict(Comparison(cell, mean, error)).startswith(says)
+    assert verdict(ComparedCell(cell, mean, error)).startswith(says)
 
 
 def test_what_the_selected_models_follow(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_old_modules_work_with_a_warning() -> None:
 
 def test_a_run_can_still_be_planned_by_its_class() -> None:
     with pytest.warns(DeprecationWarning, match=r"Run.plan is now domainwise.plan"):
-        old = dw.Run.plan("BackgroundDigits", "ERM", ["scene1"], steps=3)  # type: ignore[attr-defined]
+        old = dw.Run.plan("BackgroundDigits", "ERM", ["scene1"], steps=3)
     assert old == dw.plan("BackgroundDigits", "ERM", "scene1", steps=3)
 
 
@@ -70,4 +70,4 @@ def test_a_sweep_in_python_is_continued_and_tabulated(tmp_path: Path) -> None:
     again = dw.sweep("BackgroundDigits", "ERM", out=tmp_path, device="cpu", workers=1, **options)
     assert again.statuses == first.statuses
     (table,) = dw.table(tmp_path)
-    assert [row.method for row in table.rows] == ["ERM"]
+    assert [str(row.method) for row in table.rows] == ["ERM"]

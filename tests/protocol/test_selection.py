@@ -11,11 +11,11 @@ from rich.console import Console
 from domainwise.cli.common import print_json
 from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Choice, Curve, select
+from domainwise.protocol.selection import Choice, Column, Curve, Method, select
 from domainwise.protocol.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
-from domainwise.report.formats import terminal
 from domainwise.sweep.plan import plan_run
 from domainwise.sweep.tables import AccuracyTable
+from scores import by_column, scores
 
 TRAINED, UNSEEN = ("scene2", "scene3"), "scene1"
 STEPS = (0, 10, 20)
@@ -149,9 +149,11 @@ def test_selected_keeps_algorithms_domains_and_trials_apart() -> None:
             ("DAT", 0, 0, 0.9),
         ]
     ]
-    scores = selected([*curves, Curve.of(a_run(algorithm="DAT", trial=1), [])], "training-domain")
-    assert scores["ERM"][UNSEEN] == {0: pytest.approx(70), 1: pytest.approx(80)}
-    assert scores["DAT"][UNSEEN] == {0: pytest.approx(90)}, "per cent; a run without evaluations is missing, not 0"
+    found = selected([*curves, Curve.of(a_run(algorithm="DAT", trial=1), [])], "training-domain")
+    assert found[Method("ERM")][Column(UNSEEN)] == {0: pytest.approx(70), 1: pytest.approx(80)}
+    assert found[Method("DAT")][Column(UNSEEN)] == {0: pytest.approx(90)}, (
+        "per cent; a run without evaluations is missing, not 0"
+    )
 
 
 # statistics
@@ -165,21 +167,22 @@ def test_an_estimate_is_the_mean_and_the_population_error() -> None:
 
 
 def test_the_average_takes_the_domain_mean_of_each_trial_first() -> None:
-    scores = {"a": {0: 10.0, 1: 30.0}, "b": {0: 30.0, 1: 10.0}, "c": {0: 20.0, 1: 26.0}}
-    assert average(scores, ["a", "b", "c"]) == Estimate(pytest.approx(21.0), pytest.approx(1 / math.sqrt(2)), 2)
+    found = by_column({"a": {0: 10.0, 1: 30.0}, "b": {0: 30.0, 1: 10.0}, "c": {0: 20.0, 1: 26.0}})
+    assert average(found, list(found)) == Estimate(pytest.approx(21.0), pytest.approx(1 / math.sqrt(2)), 2)
 
 
 def test_the_average_uses_only_trials_that_have_every_domain() -> None:
-    assert average({"a": {0: 10.0, 1: 99.0}, "b": {0: 20.0}}, ["a", "b"]) == Estimate(15.0, 0.0, 1)
-    assert average({"a": {0: 10.0}, "b": {1: 20.0}}, ["a", "b"]) is None
-    assert average({"a": {0: 10.0}}, ["a", "b"]) is None
+    columns = [Column("a"), Column("b")]
+    assert average(by_column({"a": {0: 10.0, 1: 99.0}, "b": {0: 20.0}}), columns) == Estimate(15.0, 0.0, 1)
+    assert average(by_column({"a": {0: 10.0}, "b": {1: 20.0}}), columns) is None
+    assert average(by_column({"a": {0: 10.0}}), columns) is None
 
 
 def test_differences_are_paired() -> None:
     ours = {"a": {0: 80.0, 1: 60.0, 2: 1.0}, "b": {0: 50.0}, "only here": {0: 1.0}}
     theirs = {"a": {0: 79.0, 1: 57.0}, "b": {0: 52.0, 5: 1.0}, "only there": {0: 1.0}}
     gaps = [1.0, 3.0, -2.0]
-    result = paired(ours, theirs)
+    result = paired(by_column(ours), by_column(theirs))
     assert result is not None and (result.n, result.ahead) == (3, 2)
     assert result.mean == pytest.approx(np.mean(gaps))
     assert result.error == pytest.approx(np.std(gaps, ddof=1) / math.sqrt(3)), "sample standard deviation"
@@ -187,17 +190,19 @@ def test_differences_are_paired() -> None:
 
 
 def test_a_run_that_is_judged_on_several_domains_is_one_pair() -> None:
-    ours = {"a → b": {0: 5.0, 1: 9.0}, "a → c": {0: 1.0, 1: 1.0}, "b → a": {0: 2.0}}
-    theirs = {"a → b": {0: 1.0, 1: 1.0}, "a → c": {0: 3.0, 1: 1.0}, "b → a": {0: 4.0}}
-    result = paired(ours, theirs)
+    ours = {"a > b": {0: 5.0, 1: 9.0}, "a > c": {0: 1.0, 1: 1.0}, "b > a": {0: 2.0}}
+    theirs = {"a > b": {0: 1.0, 1: 1.0}, "a > c": {0: 3.0, 1: 1.0}, "b > a": {0: 4.0}}
+    result = paired(by_column(ours), by_column(theirs))
     gaps = [(4 - 2) / 2, (8 + 0) / 2, -2]
     assert result is not None and (result.n, result.ahead, result.behind) == (3, 2, 1)
     assert result.mean == pytest.approx(np.mean(gaps))
 
 
 def test_differences_of_nothing_and_of_one_pair() -> None:
-    assert paired({"a": {0: 1.0}}, {"a": {1: 1.0}}) is None
-    assert paired({"a": {0: 3.0}}, {"a": {0: 1.0}}) == Difference(2.0, None, ahead=1, behind=0, n=1)
+    assert paired(by_column({"a": {0: 1.0}}), by_column({"a": {1: 1.0}})) is None
+    assert paired(by_column({"a": {0: 3.0}}), by_column({"a": {0: 1.0}})) == Difference(
+        2.0, None, ahead=1, behind=0, n=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,26 +226,27 @@ def test_three_standard_errors_of_four_pairs_are_clear(mean: float, error: float
 
 # tables
 
-SCORES: Scores = {
+BY_NAME = {
     "ERM": {"b": {0: 80.0, 1: 82.0}, "a": {0: 60.0, 1: 62.0}},
     "DAT": {"b": {0: 79.0, 1: 81.0}, "a": {0: 70.0, 1: 73.0}},
     "IRM": {"a": {0: 50.0}},
 }
+SCORES = scores(BY_NAME)
 
 
-def table(scores: Scores = SCORES, order: tuple[str, ...] = ("ERM", "IRM", "DAT", "AT")) -> AccuracyTable:
-    return AccuracyTable.of("Toy", "training-domain", scores, order)
+def table(selected: Scores = SCORES, order: tuple[str, ...] = ("ERM", "IRM", "DAT", "AT")) -> AccuracyTable:
+    return AccuracyTable.of("Toy", "training-domain", selected, order)
 
 
 def rendered(accuracies: AccuracyTable) -> dict[str, list[str]]:
     """algorithm -> its cells with their markup."""
-    columns = [list(column.cells) for column in terminal(accuracies).fitted(200).columns]
+    columns = [list(column.cells) for column in accuracies.as_table().fitted(200).columns]
     return {cells[0]: [str(cell) for cell in cells[1:]] for cells in zip(*columns, strict=True)}
 
 
 def test_rows_come_in_the_order_asked_for_and_columns_sorted() -> None:
-    assert [row.method for row in table().rows] == ["ERM", "IRM", "DAT"]
-    headers = [str(column.header) for column in terminal(table()).fitted(200).columns]
+    assert [str(row.method) for row in table().rows] == ["ERM", "IRM", "DAT"]
+    headers = [str(column.header) for column in table().as_table().fitted(200).columns]
     assert headers == ["algorithm", "a", "b", "average", "minus ERM"]
 
 
@@ -252,7 +258,7 @@ def test_the_best_of_every_column_is_bold() -> None:
 
 
 def test_the_difference_to_the_baseline_is_paired() -> None:
-    dat = next(row for row in table().rows if row.method == "DAT")
+    dat = next(row for row in table().rows if row.method == Method("DAT"))
     gaps = [10.0, 11.0, -1.0, -1.0]
     assert dat.difference is not None and dat.difference.mean == pytest.approx(np.mean(gaps))
     assert (dat.difference.ahead, dat.difference.n) == (2, 4)
@@ -260,26 +266,26 @@ def test_the_difference_to_the_baseline_is_paired() -> None:
 
 
 def test_an_average_over_no_complete_trial_hides_no_other() -> None:
-    scores: Scores = {"ERM": {"a": {0: 50.0}, "b": {1: 50.0}}, "DAT": {"a": {0: 60.0}, "b": {0: 60.0}}}
-    assert rendered(table(scores))["DAT"][2] == "[bold]60.0[/bold]"
-    assert "bold" not in rendered(table(scores))["ERM"][2]
+    found = scores({"ERM": {"a": {0: 50.0}, "b": {1: 50.0}}, "DAT": {"a": {0: 60.0}, "b": {0: 60.0}}})
+    assert rendered(table(found))["DAT"][2] == "[bold]60.0[/bold]"
+    assert "bold" not in rendered(table(found))["ERM"][2]
 
 
 def test_the_average_of_an_algorithm_that_misses_a_domain_is_no_average() -> None:
     """IRM was not run on b: its mean over a alone would be set beside, and in bold above, means over both."""
-    scores: Scores = {"ERM": {"a": {0: 60.0}, "b": {0: 40.0}}, "DAT": {"a": {0: 61.0}}}
-    assert "61.0" not in rendered(table(scores))["DAT"][2]
-    assert "bold" in rendered(table(scores))["ERM"][2]
+    found = scores({"ERM": {"a": {0: 60.0}, "b": {0: 40.0}}, "DAT": {"a": {0: 61.0}}})
+    assert "61.0" not in rendered(table(found))["DAT"][2]
+    assert "bold" in rendered(table(found))["ERM"][2]
 
 
 def test_the_sentence_says_what_it_means() -> None:
-    scores: Scores = {
+    by_name = {
         "ERM": {"a": dict.fromkeys(range(4), 80.0)},
         "DAT": {"a": {0: 86.0, 1: 87.0, 2: 86.0, 3: 87.0}},
         "UAT": {"a": {0: 74.0, 1: 73.0, 2: 74.0, 3: 73.0}},
         "IRM": {"a": {0: 70.0, 1: 90.0, 2: 70.0, 3: 90.0}},
     }
-    sentences = {name: table(scores, tuple(scores)).sentence(name) for name in scores}
+    sentences = {name: table(scores(by_name), tuple(by_name)).sentence(name) for name in by_name}
     assert "DAT is clearly ahead of ERM: +6.5 ± 0.3 points over 4 pairs" in sentences["DAT"]
     assert "ahead in 4" in sentences["DAT"]
     assert "UAT is clearly behind ERM" in sentences["UAT"] and "ahead in 0" in sentences["UAT"]
@@ -287,24 +293,27 @@ def test_the_sentence_says_what_it_means() -> None:
 
 
 @pytest.mark.parametrize(
-    "scores",
-    [{}, {"ERM": SCORES["ERM"]}, {"DAT": SCORES["DAT"]}, {"ERM": {"a": {0: 1.0}}, "DAT": {"a": {1: 1.0}}}],
+    "by_name",
+    [{}, {"ERM": BY_NAME["ERM"]}, {"DAT": BY_NAME["DAT"]}, {"ERM": {"a": {0: 1.0}}, "DAT": {"a": {1: 1.0}}}],
     ids=["nothing", "only the baseline", "no baseline", "no pair"],
 )
-def test_the_sentence_when_there_is_nothing_to_compare(scores: Scores) -> None:
-    assert "nothing to compare" in table(scores).sentence("DAT")
-    Console(quiet=True).print(terminal(table(scores)))
+def test_the_sentence_when_there_is_nothing_to_compare(by_name: dict[str, dict[str, dict[int, float]]]) -> None:
+    assert "nothing to compare" in table(scores(by_name)).sentence("DAT")
+    Console(quiet=True).print(table(scores(by_name)))
 
 
 def test_a_table_says_dataset_and_selection() -> None:
-    rich_table = terminal(table()).fitted(200)
+    rich_table = table().as_table().fitted(200)
     assert "Toy" in str(rich_table.title) and "training-domain" in str(rich_table.caption)
 
 
-@pytest.mark.parametrize("scores", [SCORES, {"ERM": {"a": {0: 1.0}}, "DAT": {"a": {0: 1.0}}}], ids=["many", "one pair"])
-def test_a_table_is_printed_as_standard_json(scores: Scores, capsys: pytest.CaptureFixture[str]) -> None:
-    print_json(table(scores).as_json())
+ONE_PAIR = scores({"ERM": {"a": {0: 1.0}}, "DAT": {"a": {0: 1.0}}})
+
+
+@pytest.mark.parametrize("selected", [SCORES, ONE_PAIR], ids=["many", "one pair"])
+def test_a_table_is_printed_as_standard_json(selected: Scores, capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(table(selected).as_json())
     text = capsys.readouterr().out
     back = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
-    assert [row["method"] for row in back["rows"]] == [row.method for row in table(scores).rows]
-    assert back["rows"][0]["cells"]["a"]["mean"] == table(scores).rows[0].cells["a"].mean
+    assert [row["method"] for row in back["rows"]] == [str(row.method) for row in table(selected).rows]
+    assert back["rows"][0]["cells"]["a"]["mean"] == table(selected).rows[0].cells[Column("a")].mean

@@ -10,11 +10,12 @@ import pytest
 from scipy.stats import binomtest
 
 from domainwise.data.catalogue import DATASETS, Dataset
-from domainwise.protocol.selection import Curve, searches, select
+from domainwise.protocol.selection import Column, Curve, Method, searches, select
 from domainwise.protocol.statistics import Difference, average, estimate, paired, selected
 from domainwise.sweep.collection import Collection, collect, with_companions
 from domainwise.sweep.plan import plan_run
 from handmade_records import COLOURS, a_run, curve, facts, rows, write_run
+from scores import by_column
 
 
 @pytest.fixture
@@ -162,10 +163,11 @@ def test_single_source_columns_name_both_domains() -> None:
             run = a_run(*others, train_domains=[source], setting="single", trial=trial)
             given = {f"{source} out": [0.1, 0.9, 0.2]} | {f"{s} in": [0, value + trial / 10, 0] for s in others}
             curves.append(curve(run, given))
-    scores = selected(with_companions(curves), "training-domain")["ERM"]
-    assert set(scores) == {f"{a} → {b}" for a in ("scene1", "scene2") for b in SCENES if a != b}
-    assert scores["scene1 → scene3"] == pytest.approx({0: 60, 1: 70})
-    assert scores["scene2 → scene1"] == pytest.approx({0: 70, 1: 80})
+    scores = selected(with_companions(curves), "training-domain")[Method("ERM")]
+    assert set(scores) == {Column(b, a) for a in ("scene1", "scene2") for b in SCENES if a != b}
+    assert scores[Column("scene3", "scene1")] == pytest.approx({0: 60, 1: 70})
+    assert scores[Column("scene1", "scene2")] == pytest.approx({0: 70, 1: 80})
+    assert str(Column("scene3", "scene1")) == "scene1 → scene3"
 
 
 @pytest.mark.parametrize("ended", ["diverged", "failed", ""])
@@ -190,8 +192,10 @@ def test_several_unseen_domains_of_a_dataset_with_roles_are_shown(tmp_path: Path
     run = a_run("test1", "test2", dataset="Roles")
     write_run(tmp_path, run, {"test1 in": [0.1] * 3, "test2 in": [0.2] * 3})
     curves = [c for group in collect(tmp_path).experiments().values() for c in group]
-    scores = selected(curves, "validation-domain").get("ERM", {})
-    assert {domain: by_trial[0] for domain, by_trial in scores.items()} == pytest.approx({"test1": 10.0, "test2": 20.0})
+    scores = selected(curves, "validation-domain").get(Method("ERM"), {})
+    assert {column.unseen: by_trial[0] for column, by_trial in scores.items()} == pytest.approx(
+        {"test1": 10.0, "test2": 20.0}
+    )
 
 
 def test_experiments_keep_apart_what_is_not_alike() -> None:
@@ -215,17 +219,17 @@ def test_the_sign_test_is_the_binomial_one(ahead: int, behind: int) -> None:
 def test_paired_differences_by_hand() -> None:
     a = {"x": {0: 5.0, 1: 7.0, 2: 1.0}, "y": {0: 3.0}, "only a": {0: 100.0}}
     b = {"x": {0: 4.0, 1: 4.0, 3: 0.0}, "y": {0: 5.0}, "only b": {0: 100.0}}
-    found = paired(a, b)
+    found = paired(by_column(a), by_column(b))
     assert found and (found.mean, found.ahead, found.behind, found.n) == (pytest.approx(2 / 3), 2, 1, 3)
     assert found.error == pytest.approx(np.std([1, 3, -2], ddof=1) / math.sqrt(3))
-    assert paired({"x": {0: 1.0}}, {"x": {1: 1.0}}) is None
-    tie = paired({"x": {0: 1.0}}, {"x": {0: 1.0}})
+    assert paired(by_column({"x": {0: 1.0}}), by_column({"x": {1: 1.0}})) is None
+    tie = paired(by_column({"x": {0: 1.0}}), by_column({"x": {0: 1.0}}))
     assert tie and (tie.mean, tie.error, tie.ahead, tie.behind, tie.n, tie.sign_p) == (0.0, None, 0, 0, 1, 1.0)
 
 
 def test_averages_by_hand() -> None:
-    scores = {"x": {0: 10.0, 1: 20.0, 2: 99.0}, "y": {0: 30.0, 1: 60.0}}
-    found = average(scores, ["x", "y"])
+    scores = by_column({"x": {0: 10.0, 1: 20.0, 2: 99.0}, "y": {0: 30.0, 1: 60.0}})
+    found = average(scores, [Column("x"), Column("y")])
     assert found and (found.mean, found.error, found.n) == (30.0, pytest.approx(10 / math.sqrt(2)), 2)
-    assert average(scores, ["x", "y", "z"]) is None and average(scores, []) is None
+    assert average(scores, [*scores, Column("z")]) is None and average(scores, []) is None
     assert estimate([1.0, 1.0, 4.0]).error == pytest.approx(math.sqrt(2) / math.sqrt(3))

@@ -16,13 +16,14 @@ from scipy import stats
 from commands import exit_status
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import expected
 from domainwise.report.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.report.figures.measure import Fit, Point, adjusted, levels
-from domainwise.report.figures.over_time import _room
-from domainwise.report.learning_curves import Course
-from domainwise.report.page import write_page
-from domainwise.report.palette import slots
+from domainwise.report.figures.over_time import _limits
+from domainwise.report.learning_curves import LearningCurve
+from domainwise.report.page.write import write_page
+from domainwise.report.style import slots
 from domainwise.sweep.collection import collect
 from domainwise.sweep.plan import plan_run
 
@@ -123,13 +124,10 @@ def test_the_difficulty_of_domains_is_taken_out() -> None:
 
 
 def test_a_method_has_its_colour_in_whatever_space_it_was_searched() -> None:
-    assert slots(["DAT", "ERM", "IRM"]) == {"ERM": (0, 0), "DAT": (1, 0), "IRM": (2, 0)}
-    assert slots(["ERM (paper)", "IRM (paper)", "DAT (paper)"]) == {
-        "ERM (paper)": (0, 0),
-        "DAT (paper)": (1, 0),
-        "IRM (paper)": (2, 0),
-    }
-    assert slots(["ERM (paper)", "ERM"]) == {"ERM": (0, 0), "ERM (paper)": (1, 0)}
+    for variant in ("", "paper"):
+        erm, irm, dat = (Method(name, variant) for name in ("ERM", "IRM", "DAT"))
+        assert slots([dat, erm, irm]) == slots([erm, irm, dat]) == {erm: (0, 0), dat: (1, 0), irm: (2, 0)}
+    assert slots([Method("ERM", "paper"), Method("ERM")]) == {Method("ERM"): (0, 0), Method("ERM", "paper"): (1, 0)}
 
 
 # figures
@@ -289,14 +287,16 @@ def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
 
 
 def test_a_course_has_room_for_what_was_chosen_and_for_all_that_came_later() -> None:
-    at_first = Course("ERM", (0, 10), (10.0, 60.0), (0.0, 0.0), ((0, 10.0, 0),), ((10.0, 60.0),))
-    low, high = _room([at_first])
+    at_first = LearningCurve(Method("ERM"), (0, 10), (10.0, 60.0), (0.0, 0.0), ((0, 10.0, 0),), ((10.0, 60.0),))
+    low, high = _limits([at_first])
     assert low < 10 and high > 60
-    later = Course("ERM", (100, 200), (40.0, 80.0), (0.0, 0.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,)))
-    low, high = _room([later])
+    later = LearningCurve(
+        Method("ERM"), (100, 200), (40.0, 80.0), (0.0, 0.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,))
+    )
+    low, high = _limits([later])
     assert low < 30 and high > 80
-    once = Course("ERM", (0,), (10.0,), (0.0,), ((0, 10.0, 0),), ((10.0,),))
-    assert _room([once]) == (9.5, 10.5)
+    once = LearningCurve(Method("ERM"), (0,), (10.0,), (0.0,), ((0, 10.0, 0),), ((10.0,),))
+    assert _limits([once]) == (9.5, 10.5)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])

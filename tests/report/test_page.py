@@ -18,9 +18,11 @@ from domainwise.engine import train
 from domainwise.models import fit  # noqa: F401 (it keeps the `train` it finds, so must find it before a test replaces that)
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.report.learning_curves import Course
-from domainwise.report.page import drawing, write_page
+from domainwise.protocol.selection import Column, Method
+from domainwise.report.learning_curves import LearningCurve
+from domainwise.report.page import drawing
 from domainwise.report.page.drawing import Bar, Scale, panels
+from domainwise.report.page.write import write_page
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.domainbed import export_domainbed
 from domainwise.sweep.plan import plan_run, plan_sweep
@@ -110,8 +112,8 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     scale = Scale.around([50.0, 90.0])
     assert (scale(50.0), scale(70.0), scale(90.0)) == (4.0, 50.0, 96.0)
     assert Bar.of(scale, 70.0, 10.0, 90.0) == Bar(27.0, 50.0, 73.0, 96.0)
-    course = Course("DAT", (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),), ())
-    (panel,) = panels({"photo": [course]})
+    curve = LearningCurve(Method("DAT"), (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),), ())
+    (panel,) = panels({Column("photo"): [curve]})
     (line,) = panel.lines
     left, right = drawing.LEFT, drawing.WIDTH - drawing.RIGHT
     points = [tuple(map(float, point.split(","))) for point in line.path[1:].split("L")]
@@ -127,8 +129,8 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     [((10.0, 100.0, 100.0), 95, 100), ((0.0, 0.0), 0, 5), ((50.0, 50.0), 47, 53), ((10.0, 98.0, 99.0), 95, 100)],
 )
 def test_an_axis_of_accuracies_has_room(values: tuple[float, ...], low: float, high: float) -> None:
-    course = Course("DAT", tuple(range(len(values))), values, (0.0,) * len(values), (), ())
-    ticks = [float(text) for _, text in panels({"photo": [course]})[0].y_ticks]
+    curve = LearningCurve(Method("DAT"), tuple(range(len(values))), values, (0.0,) * len(values), (), ())
+    ticks = [float(text) for _, text in panels({Column("photo"): [curve]})[0].y_ticks]
     assert low <= min(ticks) <= low + 1 and high - 1 <= max(ticks) <= high, ticks
 
 
@@ -226,12 +228,12 @@ def test_runs_that_leave_no_domain_out_are_shown_as_such(tmp_path: Path) -> None
     keep(tmp_path, plan_run("BackgroundDigits", "ERM", (), steps=41, evaluate_every=10), 0.8)
     text = plain(page(tmp_path))
     assert "ERM on BackgroundDigits, trial 0, step 40 scene1 scene2 scene3 scene4 60.0 60.0 60.0 60.0" in text
-    assert "nothing here says how these models do on an unseen one" in text and "been judged yet" not in text
+    assert "nothing here shows how these models perform on an unseen one" in text and "an evaluation yet" not in text
 
 
 def test_runs_that_were_never_judged_make_a_page_too(tmp_path: Path) -> None:
     RunFolder(tmp_path, colours("ERM", "+90%")).create()
-    assert "No run has been judged yet" in page(tmp_path)
+    assert "No run has an evaluation yet" in page(tmp_path)
 
 
 # in the browser

@@ -13,7 +13,9 @@ from browser import Browser, needs_chromium
 from domainwise.cli import main
 from domainwise.data.sources.folder import image_folder
 from domainwise.engine.train import train
-from domainwise.report.page import Asking, models, write_page
+from domainwise.report.page import models
+from domainwise.report.page.models import ModelOptions
+from domainwise.report.page.write import write_page
 from domainwise.sweep.plan import plan_run
 from small_datasets import make_folder
 
@@ -37,16 +39,16 @@ def whole(trained: Path) -> tuple[Path, list[str]]:
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "SHIFT_IMAGES", 200)
-        return write_page(trained, asking=Asking(progress=told.append))[0], told
+        return write_page(trained, models=ModelOptions(progress=told.append))[0], told
 
 
 def page(folder: Path) -> str:
-    return write_page(folder, asking=Asking())[0].read_text()
+    return write_page(folder, models=ModelOptions())[0].read_text()
 
 
 def test_attention_audit_and_perturbations_of_every_unseen_domain(whole: tuple[Path, list[str]]) -> None:
     text, told = whole[0].read_text(), whole[1]
-    assert told[:2] == [f"asking 3 models about {unseen}" for unseen in UNSEEN]
+    assert told[:2] == [f"analysing 3 models, {unseen} unseen" for unseen in UNSEEN]
     for heading in ("Attention", "What did it use?", "Perturbations"):
         part = text[text.index(f"<h3>{heading}</h3>") :]
         assert all(f"<summary>Unseen: {unseen}</summary>" in part for unseen in UNSEEN)
@@ -88,8 +90,8 @@ def test_whom_the_page_leaves_out_it_names(trained: Path, tmp_path: Path, monkey
     monkeypatch.setattr(models, "FEW", 2)
     monkeypatch.setattr(models, "SHIFT_IMAGES", 100)
     told: list[str] = []
-    text = write_page(trained, tmp_path / "page.html", asking=Asking(progress=told.append))[0].read_text()
-    assert told[0] == "asking 2 models about scene1", "ERM and DAT, as in the paper, not UAT"
+    text = write_page(trained, tmp_path / "page.html", models=ModelOptions(progress=told.append))[0].read_text()
+    assert told[0] == "analysing 2 models, scene1 unseen", "ERM and DAT, as in the paper, not UAT"
     words = "Of 3 methods, those of the paper&#39;s heatmaps; not shown: UAT."
     for heading, end in (("Attention", "What did it use?"), ("What did it use?", "Perturbations")):
         part = text[text.index(f"<h3>{heading}</h3>") : text.index(f"<h3>{end}</h3>")]

@@ -150,8 +150,8 @@ def column(dataset: str, env: int) -> str:
 
 def numbers(table: AccuracyTable) -> dict[tuple[str, str, str], float]:
     """{(method, column or "average", "mean", "error" or "n"): value}."""
-    cells = {(row.method, name): cell for row in table.rows for name, cell in row.cells.items()}
-    cells |= {(row.method, "average"): row.average for row in table.rows if row.average is not None}
+    cells = {(str(row.method), str(name)): cell for row in table.rows for name, cell in row.cells.items()}
+    cells |= {(str(row.method), "average"): row.average for row in table.rows if row.average is not None}
     return {(*place, part): getattr(cell, part) for place, cell in cells.items() for part in ("mean", "error", "n")}
 
 
@@ -161,7 +161,7 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
     found = {table.dataset: table for table in tables(collection, rule)}
     assert len(found) == len(tables(collection, rule)), "one table per dataset"
     cells = {
-        (dataset, row.method, name): (cell.mean, cell.error, cell.n)
+        (dataset, str(row.method), str(name)): (cell.mean, cell.error, cell.n)
         for dataset, table in found.items()
         for row in table.rows
         for name, cell in row.cells.items()
@@ -173,7 +173,7 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
         )
     for dataset, table in found.items():
         for row in table.rows:
-            trials = [expected.get((dataset, row.method, env), {}) for env in range(ENVS)]
+            trials = [expected.get((dataset, str(row.method), env), {}) for env in range(ENVS)]
             if all(of_env.keys() == trials[0].keys() for of_env in trials):
                 means = [fmean(of_env[trial] for of_env in trials) for trial in trials[0]]
                 assert row.average is not None

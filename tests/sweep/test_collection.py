@@ -1,5 +1,6 @@
 """Collecting records: every run of a folder, and what is damaged or foreign beside them."""
 
+import gc
 import json
 import random
 import shutil
@@ -89,7 +90,7 @@ def test_a_foreign_run_is_passed_over_with_a_note_and_the_rest_is_read(tmp_path:
     found = collect(tmp_path)
     assert [c.run for c in found.curves] == [good.run]
     (note,) = found.notes
-    assert "0foreign" in note and "passed over" in note and "\n" not in note
+    assert "0foreign" in note and "skipped" in note and "\n" not in note
 
 
 FIRST = asdict(rows(a_run())[0])
@@ -165,3 +166,13 @@ def test_the_fast_reader_reads_what_the_slow_one_reads(tmp_path: Path, kind: str
         assert set(fast.accuracy) == set(slow.accuracy)
         for part, values in slow.accuracy.items():
             np.testing.assert_array_equal(fast.accuracy[part], values)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collecting_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool) -> None:
+    try:
+        (gc.enable if enabled else gc.disable)()
+        collect(tmp_path)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

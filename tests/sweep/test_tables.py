@@ -13,44 +13,50 @@ from rich.console import Console
 from commands import Command, standard_json
 from domainwise.core.locks import RunLock
 from domainwise.core.phrasing import counted, duration
+from domainwise.core.table import comma_separated
 from domainwise.protocol.records import RunFolder, Status
-from domainwise.protocol.statistics import Scores
-from domainwise.report import formats
+from domainwise.protocol.selection import Column, Method
 from domainwise.sweep.collection import collect
 from domainwise.sweep.events import mark_failed
 from domainwise.sweep.plan import plan_sweep
-from domainwise.sweep.tables import AccuracyTable, tables
+from domainwise.sweep.tables import AccuracyTable, AccuracyTables, tables
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
+from scores import scores
 
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
 
 
 # forms
 
-SCORES: Scores = {
-    "ERM": {"photo": {0: 70.0, 1: 72.0}, "sketch": {0: 60.0, 1: 60.0}},
-    "DAT": {"photo": {0: 69.0, 1: 70.0}, "sketch": {0: 65.0, 1: 64.0}},
-    "AT": {"photo": {0: 31 / 3}},
-}
+SCORES = scores(
+    {
+        "ERM": {"photo": {0: 70.0, 1: 72.0}, "sketch": {0: 60.0, 1: 60.0}},
+        "DAT": {"photo": {0: 69.0, 1: 70.0}, "sketch": {0: 65.0, 1: 64.0}},
+        "AT": {"photo": {0: 31 / 3}},
+    }
+)
+PHOTO, SKETCH = Column("photo"), Column("sketch")
 TABLE = AccuracyTable.of("PACS", "oracle", SCORES, ("ERM", "DAT", "AT"))
 NAMES = ("a|b", "50% & _more_ #1", r"{x} $y$ \z ~ ^", "[bold]", "ä → ö")
-AWKWARD: dict[str, dict[int, float]] = {name: {0: 10.0 * i, 1: 10.0 * i} for i, name in enumerate(NAMES)}
-AWKWARD_TABLE = AccuracyTable.of("My|data_[/1]", "oracle", {"ERM": AWKWARD, "DAT (l2, a|b_c [x])": AWKWARD})
+AWKWARD = {Column(name): {0: 10.0 * i, 1: 10.0 * i} for i, name in enumerate(NAMES)}
+AWKWARD_TABLE = AccuracyTable.of(
+    "My|data_[/1]", "oracle", {Method("ERM"): AWKWARD, Method("DAT", "l2, a|b_c [x]"): AWKWARD}
+)
 
 
 def printed(table: AccuracyTable, width: int = 120, style: str | None = None) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=style is not None, color_system=style)  # type: ignore[arg-type]
-    console.print(formats.terminal(table))
+    console.print(table)
     return out.getvalue()
 
 
 def test_a_table_holds_cells_averages_and_differences_by_hand() -> None:
     erm, dat, at = TABLE.rows
-    assert (erm.cells["photo"].mean, erm.cells["photo"].n) == (71.0, 2)
-    assert erm.cells["photo"].error == pytest.approx(1 / 2**0.5) and erm.average and erm.average.mean == 65.5
+    assert (erm.cells[PHOTO].mean, erm.cells[PHOTO].n) == (71.0, 2)
+    assert erm.cells[PHOTO].error == pytest.approx(1 / 2**0.5) and erm.average and erm.average.mean == 65.5
     assert dat.difference and (dat.difference.mean, dat.difference.ahead, dat.difference.behind) == (1.5, 2, 2)
-    assert at.average is None and "sketch" not in at.cells and erm.difference is None
+    assert at.average is None and SKETCH not in at.cells and erm.difference is None
     assert "oracle validation" in TABLE.caption and "PACS" in TABLE.title
 
 
@@ -62,18 +68,19 @@ def test_the_best_of_every_column_is_bold_in_a_terminal() -> None:
 def test_a_terminal_table_says_what_is_missing_and_how_points_were_chosen() -> None:
     text = printed(TABLE)
     assert "not run" in text and "minus ERM" in text and "oracle validation" in text
-    assert all(name in printed(AWKWARD_TABLE, 200) for name in [*AWKWARD, "My|data_[/1]", "DAT (l2, a|b_c [x])"])
+    assert all(name in printed(AWKWARD_TABLE, 200) for name in [*NAMES, "My|data_[/1]", "DAT (l2, a|b_c [x])"])
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_number_is_cut_off_however_long_the_names_of_domains(width: int) -> None:
     domains = ("art_painting", "cartoon", "photo", "sketch")
-    columns = [f"{a} → {b}" for a in domains for b in domains if a != b]
+    columns = [Column(b, a) for a in domains for b in domains if a != b]
     by_column = {column: {0: 10.0 + i, 1: 11.0 + i} for i, column in enumerate(columns)}
-    table = AccuracyTable.of("PACS", "oracle", {"ERM": by_column, "DAT": {**by_column, columns[0]: {0: 99.0}}})
+    found = {Method("ERM"): by_column, Method("DAT"): {**by_column, columns[0]: {0: 99.0}}}
+    table = AccuracyTable.of("PACS", "oracle", found)
     text = printed(table, width)
-    for name, line in formats.cells(table):
-        assert name in text and all(cell in text for cell, _ in line)
+    for line in table.as_table().rows:
+        assert all(cell in text for cell in line)
 
 
 def fields(line: str) -> list[str]:
@@ -83,24 +90,24 @@ def fields(line: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "table",
-    [TABLE, AccuracyTable.of("Mine", "oracle", {"ERM": AWKWARD}), AWKWARD_TABLE],
+    [TABLE, AccuracyTable.of("Mine", "oracle", {Method("ERM"): AWKWARD}), AWKWARD_TABLE],
     ids=["plain", "domains", "methods"],
 )
 def test_markdown_has_as_many_cells_in_every_line(table: AccuracyTable) -> None:
-    lines = [line for line in formats.markdown(table).splitlines() if line.startswith("|")]
-    assert [len(fields(line)) for line in lines] == [len(formats.headings(table))] * (2 + len(table.rows))
-    assert [fields(line)[0].replace(r"\|", "|") for line in lines[2:]] == [row.method for row in table.rows]
-    assert table.caption in formats.markdown(table)
+    lines = [line for line in table.as_table().markdown().splitlines() if line.startswith("|")]
+    assert [len(fields(line)) for line in lines] == [len(table.as_table().headings)] * (2 + len(table.rows))
+    assert [fields(line)[0].replace(r"\|", "|") for line in lines[2:]] == [str(row.method) for row in table.rows]
+    assert table.caption in table.as_table().markdown()
 
 
 def test_markdown_marks_the_best() -> None:
-    (erm,) = [fields(line) for line in formats.markdown(TABLE).splitlines() if line.startswith("| ERM")]
+    (erm,) = [fields(line) for line in TABLE.as_table().markdown().splitlines() if line.startswith("| ERM")]
     assert erm == ["ERM", "**71.0 ± 0.7**", "60.0 ± 0.0", "65.5 ± 0.4", ""]
 
 
 @pytest.mark.parametrize("table", [TABLE, AWKWARD_TABLE], ids=["plain", "awkward"])
 def test_latex_is_balanced_and_escaped(table: AccuracyTable) -> None:
-    text = formats.latex(table)
+    text = table.as_table().latex()
     code = re.sub(r"(?<!\\)%.*", "", text)
     bare = re.sub(r"\\[&%$#_{}\\]", "", code)
     assert bare.count("{") == bare.count("}") and bare.count("$") % 2 == 0 and "#" not in bare and "±" not in bare
@@ -108,18 +115,18 @@ def test_latex_is_balanced_and_escaped(table: AccuracyTable) -> None:
     body = code.split(r"\toprule")[1].split(r"\bottomrule")[0].replace(r"\midrule", "")
     rows = [row for row in body.split(r" \\") if row.strip()]
     counts = [len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows]
-    assert counts == [len(formats.headings(table))] * (1 + len(table.rows))
+    assert counts == [len(table.as_table().headings)] * (1 + len(table.rows))
     assert re.search(r"\\begin\{tabular\}\{lr+\}", code) and table.caption in text
 
 
 def test_csv_reads_back() -> None:
-    lines = list(csv.DictReader(io.StringIO(formats.comma_separated([TABLE, AWKWARD_TABLE]))))
+    lines = list(csv.DictReader(io.StringIO(comma_separated(AccuracyTables((TABLE, AWKWARD_TABLE)).records()))))
     found = {(line["dataset"], line["method"], line["domain"]): line for line in lines}
     assert len(found) == len(lines) == (3 + 3 + 1) + 2 * 6
     for table in (TABLE, AWKWARD_TABLE):
         for row in table.rows:
             for column, value in row.cells.items():
-                line = found[table.dataset, row.method, column]
+                line = found[table.dataset, str(row.method), str(column)]
                 read = float(line["mean"]), float(line["error"]), int(line["trials"])
                 assert read == (value.mean, value.error, value.n)
                 assert line["selection"] == "oracle"

@@ -1,1 +1,1 @@
-"""Looking inside: penalties, the paper's theory."""
+"""Analyses of trained models and data: Grad-CAM, audits, perturbations, shift, the paper's theory."""

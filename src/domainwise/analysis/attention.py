@@ -1,4 +1,4 @@
-"""Several trained models on the same images of a domain none of them saw: where does each look?"""
+"""Grad-CAM of several trained models on the same images of a domain that is unseen by all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ from domainwise.data.environments import Environments
 from domainwise.data.sources.mnist import source_digits
 from domainwise.engine.restore import TrainedRun, finished, restore
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import method as row_name
+from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Estimate, estimate
 
 
 @dataclass(frozen=True)
-class Sight:
-    """How one model sees the images.
+class ModelAttention:
+    """The heatmaps of one model.
 
-    `inside` is the part of its heat that falls on the object, in per cent, over those of `images` of the unseen domain
-    that have any heat at all.
+    `inside` is the share of its heat on the object, in per cent, over those of `images` of the unseen domain that have
+    any heat at all.
     """
 
     run: Run
@@ -33,20 +33,20 @@ class Sight:
     inside: Estimate | None = None
 
     @property
-    def name(self) -> str:
-        return row_name(self.run)
+    def method(self) -> Method:
+        return Method.of(self.run)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The same images through the eyes of several models. `area` is what an even heatmap would have inside."""
+class AttentionComparison:
+    """The heatmaps of several models on the same images. `area` is the share that an even heatmap has inside."""
 
     dataset: str
-    unseen: str | None  # the domain the images are of; None for a user's own
+    unseen: str | None  # the domain of the images; None for a user's own
     classes: tuple[str, ...]
     images: Tensor  # uint8 [N, C, H, W]
     labels: Tensor | None
-    sights: tuple[Sight, ...]
+    models: tuple[ModelAttention, ...]
     method: str
     area: float | None = None
 
@@ -70,43 +70,46 @@ def common_unseen(models: Sequence[TrainedRun]) -> str:
         if all(domain not in trained.run.train_domains for trained in models):
             return domain
     runs = "; ".join(str(trained.run) for trained in models)
-    raise UserError(f"no domain is unseen by all of: {runs}. Give runs that leave out the same domain, or --images")
+    raise UserError(
+        f"no domain is unseen by all of: {runs}. Give runs that leave out the same domain, or images of your own",
+        argument="images",
+    )
 
 
 def compare_attention(
     models: Sequence[TrainedRun], rows: Tensor, layer: str | None = None, method: str = "grad-cam"
-) -> Comparison:
-    """Grad-CAM of every model on rows of their common data and, where the object's outline is known, its share."""
+) -> AttentionComparison:
+    """Grad-CAM of every model on rows of their common data and, where the outline is known, the heat on the object."""
     data, unseen = models[0].environments, common_unseen(models)
     masks = object_masks(data)
-    sights = [see(trained, data.images[rows], unseen, layer, method) for trained in models]
+    maps = [model_attention(trained, data.images[rows], unseen, layer, method) for trained in models]
     area = None
     if masks is not None:
         domain = data.rows(unseen)
         inside = masks[domain].to(data.device)
         area = float(inside.double().mean())
         for number, trained in enumerate(models):
-            whole = see(trained, data.images[domain], unseen, layer, method).attention
-            shares = whole.share_inside(inside)
+            everywhere = model_attention(trained, data.images[domain], unseen, layer, method).attention
+            shares = everywhere.share_inside(inside)
             known = (100 * shares[~shares.isnan()]).tolist()
-            sights[number] = replace(sights[number], images=len(domain), inside=estimate(known) if known else None)
-    return Comparison(
-        data.name, unseen, data.classes, data.images[rows], data.labels[rows], tuple(sights), method, area
+            maps[number] = replace(maps[number], images=len(domain), inside=estimate(known) if known else None)
+    return AttentionComparison(
+        data.name, unseen, data.classes, data.images[rows], data.labels[rows], tuple(maps), method, area
     )
 
 
 def compare_on_images(
     models: Sequence[TrainedRun], images: Tensor, layer: str | None = None, method: str = "grad-cam"
-) -> Comparison:
+) -> AttentionComparison:
     """Grad-CAM of every model on images of the user's own, uint8 [N, C, H, W]."""
     data = models[0].environments
-    sights = tuple(see(trained, images, None, layer, method) for trained in models)
-    return Comparison(data.name, None, data.classes, images, None, sights, method)
+    maps = tuple(model_attention(trained, images, None, layer, method) for trained in models)
+    return AttentionComparison(data.name, None, data.classes, images, None, maps, method)
 
 
-def see(
+def model_attention(
     trained: TrainedRun, images: Tensor, domain: str | None, layer: str | None = None, method: str = "grad-cam"
-) -> Sight:
+) -> ModelAttention:
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
     data, algorithm = trained.environments, trained.algorithm
     number = None if domain is None else trained.domain_number(domain)
@@ -123,7 +126,7 @@ def see(
     else:
         layers = [last_map(algorithm, x, predict)]
     batch = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else 250
-    return Sight(
+    return ModelAttention(
         trained.run,
         tuple(layers),
         grad_cam(algorithm, x, layer=layers, predict=predict, method=method, batch_size=batch),
@@ -131,7 +134,7 @@ def see(
 
 
 def object_masks(environments: Environments) -> Tensor | None:
-    """Which pixels show the object, bool [N, H, W], where a dataset knows: on BackgroundDigits those with any ink."""
+    """Masks of the object, bool [N, H, W], where the dataset has them: on BackgroundDigits the pixels with any ink."""
     return source_digits("BackgroundDigits", Path()).images > 0 if environments.name == "BackgroundDigits" else None
 
 
@@ -140,5 +143,5 @@ def sample_rows(environments: Environments, domain: str, per_class: int, limit: 
     rows = environments.rows(domain)
     labels = environments.labels[rows].cpu()
     by_class = [rows[labels == c][:per_class] for c in range(len(environments.classes))]
-    found = [own[i] for i in range(per_class) for own in by_class if i < len(own)]
-    return torch.stack(found[:limit])
+    picks = [members[i] for i in range(per_class) for members in by_class if i < len(members)]
+    return torch.stack(picks[:limit])

@@ -1,28 +1,36 @@
-"""What did it use? Accuracy where it hides in averages, domains in the features, and the dataset's own shortcut."""
+"""Audits: accuracy per domain and class, a domain probe on the features, and the use of a dataset's known shortcut."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from domainwise.analysis.answers import answers_and_features, looks
+from domainwise.analysis.predictions import held_out_images, predictions_and_features
 from domainwise.analysis.probe import Probe, probe_domains
+from domainwise.analysis.run_choice import RunFilter
 from domainwise.analysis.shortcuts import Use, percent, shortcut
+from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
-from domainwise.engine.restore import TrainedRun
+from domainwise.data.environments import Environments
+from domainwise.engine.restore import TrainedRun, restore
+from domainwise.protocol.dataset_names import is_named
+from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import method
+from domainwise.protocol.selection import RULES, Choice, Method, searches, select
+from domainwise.sweep.collection import Collection, collect
 
 CONSTANT = 0.95
-"""Share of one answer from which on a model is said to look at nothing."""
+"""Above this share of one prediction, a model counts as constant."""
 FEWEST = 10
-"""Images of a class in a domain below which its accuracy means little: the worst of these is told apart."""
+"""With fewer images of a class in a domain its accuracy means little: the worst of these is named separately."""
 
 
 @dataclass(frozen=True)
 class DomainScore:
-    """Accuracy on images of one domain that training did not see, whole and per class (NaN without images)."""
+    """Accuracy on images of one domain that were not trained on, in all and per class (NaN without images)."""
 
     domain: str
     seen: bool
@@ -45,8 +53,8 @@ class WorstPair:
 
 
 @dataclass(frozen=True)
-class Commonest:
-    """The answer given most often, and its share."""
+class MostFrequentPrediction:
+    """The most frequent prediction, and its share."""
 
     label: str
     share: float
@@ -54,12 +62,12 @@ class Commonest:
 
 @dataclass(frozen=True)
 class Audit:
-    """All that was found of one model."""
+    """The audit of one model."""
 
     run: Run
     classes: tuple[str, ...]
     scores: tuple[DomainScore, ...]
-    commonest: Commonest
+    commonest: MostFrequentPrediction
     worst: WorstPair | None
     """Of classes with enough images, where not all are right."""
     worst_of_few: WorstPair | None
@@ -68,45 +76,46 @@ class Audit:
     use: Use | None
 
     @property
-    def name(self) -> str:
-        return method(self.run)
+    def method(self) -> Method:
+        return Method.of(self.run)
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, the dataset's own question first."""
+        """The findings, the dataset's known shortcut first."""
         if self.commonest.share > CONSTANT:
             return [
                 f"Answers {self.commonest.label} in {percent(self.commonest.share)} of the cases, whatever it sees."
             ]
-        found = [self.use.sentence] if self.use else []
+        sentences = [self.use.sentence] if self.use else []
         average = sum(score.accuracy for score in self.scores) / len(self.scores)
         if self.worst:
             where = f" of classes with at least {FEWEST} images" if self.worst_of_few else ""
-            found.append(f"Worst{where} at {self.worst}, {percent(average)} on average over the domains.")
+            sentences.append(f"Worst{where} at {self.worst}, {percent(average)} on average over the domains.")
         if self.worst_of_few:
-            found.append(f"Of classes with fewer than {FEWEST} images worst at {self.worst_of_few}.")
+            sentences.append(f"Of classes with fewer than {FEWEST} images worst at {self.worst_of_few}.")
         if average == 1:
-            found.append("Every answer is right.")
-        return found + ([self.probe.sentence] if self.probe else [])
+            sentences.append("Every answer is right.")
+        return sentences + ([self.probe.sentence] if self.probe else [])
 
 
 def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
-    """Asks a trained model everything that its data can answer."""
+    """Audits a trained model on held-out images of every domain."""
     data = trained.environments
-    seen = looks(trained)
-    scores, right, features, labels, given = [], [], [], [], []
-    for look in seen:
-        truth = data.labels[look.rows.to(data.labels.device)].cpu()
-        told, own_features = answers_and_features(trained, data.images[look.rows.to(data.images.device)], look.domain)
-        right.append(told == truth)
-        given.append(told)
+    held_out = held_out_images(trained)
+    scores, right, features, labels, predictions = [], [], [], [], []
+    for held in held_out:
+        truth = data.labels[held.rows.to(data.labels.device)].cpu()
+        images = data.images[held.rows.to(data.images.device)]
+        predicted, domain_features = predictions_and_features(trained, images, held.domain)
+        right.append(predicted == truth)
+        predictions.append(predicted)
         labels.append(truth)
-        if own_features is not None:
-            features.append(own_features)
-        scores.append(_score(look.domain, look.seen, right[-1].double(), truth, len(data.classes)))
-    probe = probe_domains(features, labels, data.domains) if len(features) == len(seen) else None
-    use = shortcut(trained, seen, right, data_root)
-    commonest = _commonest(torch.cat(given), data.classes)
+        if domain_features is not None:
+            features.append(domain_features)
+        scores.append(_score(held.domain, held.seen, right[-1].double(), truth, len(data.classes)))
+    probe = probe_domains(features, labels, data.domains) if len(features) == len(held_out) else None
+    use = shortcut(trained, held_out, right, data_root)
+    commonest = _most_frequent(torch.cat(predictions), data.classes)
     return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)
 
 
@@ -116,9 +125,9 @@ def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) 
     return DomainScore(domain, seen, len(truth), float(right.mean()), per_class, counts)
 
 
-def _commonest(given: Tensor, classes: tuple[str, ...]) -> Commonest:
-    counts = given.bincount()
-    return Commonest(classes[int(counts.argmax())], float(counts.max()) / len(given))
+def _most_frequent(predictions: Tensor, classes: tuple[str, ...]) -> MostFrequentPrediction:
+    counts = predictions.bincount()
+    return MostFrequentPrediction(classes[int(counts.argmax())], float(counts.max()) / len(predictions))
 
 
 def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> tuple[WorstPair | None, WorstPair | None]:
@@ -134,3 +143,66 @@ def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> tuple[WorstPa
         for many in (True, False)
     )
     return worst, few if few and (worst is None or few.accuracy < worst.accuracy) else None
+
+
+@dataclass(frozen=True)
+class SelectedAudit:
+    """A run, the choices of each rule in it, and the audit of its model after the last step."""
+
+    run: Run
+    choices: Mapping[str, Choice]
+    audit: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        run = self.run
+        chosen = {rule: {"step": choice.step, "accuracy": choice.accuracy} for rule, choice in self.choices.items()}
+        facts = {"run": run.id, "algorithm": run.algorithm, "unseen": list(run.test_domains)}
+        return facts | {"draw": run.draw, "trial": run.trial, "chosen": chosen, **self.audit}
+
+    def __str__(self) -> str:
+        rules = ", ".join(f"{rule} ({100 * choice.accuracy:.1f} %)" for rule, choice in self.choices.items())
+        return f"{self.run}, draw {self.run.draw}: chosen by {rules}. {self.audit['sentence']}"
+
+
+def selected_runs(collection: Collection, wanted: RunFilter) -> dict[Run, dict[str, Choice]]:
+    """{run: {rule: its choice}} of every run that some rule chose for its unseen domain and trial."""
+    chosen: dict[Run, dict[str, Choice]] = {}
+    for curves in collection.experiments().values():
+        for search, draws in searches(curves).items():
+            named = wanted.dataset is None or is_named(wanted.dataset, draws[0].run.dataset)
+            if named and wanted.fits(search):
+                for rule in RULES:
+                    if choice := select(draws, search.column.unseen, rule):
+                        chosen.setdefault(choice.run, {})[rule] = choice
+    return chosen
+
+
+def audit_selected(folder: Path, wanted: RunFilter, data_root: Path | None, device: str) -> Iterator[SelectedAudit]:
+    """Audits the selected models that were not audited before; runs without a model are skipped."""
+    any_audited = False
+    data: dict[tuple[str, int], Environments] = {}
+    for run, choices in selected_runs(collect(folder), wanted).items():
+        run_folder = RunFolder(folder, run)
+        summary = run_folder.read_audit()
+        if summary is None and run_folder.model_file.is_file():
+            known = data.get((run.dataset, run.image_size))
+            trained = restore(run_folder.path, data_root=data_root, device=device, environments=known)
+            data = {(run.dataset, run.image_size): trained.environments}
+            summary = _summary(audit(trained, data_root))
+            run_folder.save_audit(summary)
+        if summary is not None:
+            any_audited = True
+            yield SelectedAudit(run, choices, summary)
+    if not any_audited:
+        raise UserError(f"{folder}: no run there was chosen by a rule and has kept its model")
+
+
+def _summary(full: Audit) -> dict[str, Any]:
+    """The part of an audit that is saved with its run."""
+    return {
+        "accuracy": {score.domain: score.accuracy for score in full.scores},
+        "commonest": asdict(full.commonest),
+        "probe": None if full.probe is None else {"accuracy": full.probe.accuracy, "chance": full.probe.chance},
+        "shortcut": None if full.use is None else asdict(full.use),
+        "sentence": full.sentences[0] if full.sentences else "",
+    }

@@ -1,4 +1,4 @@
-"""What domain-wise training adds to the images: does the perturbation fit the domain's background (paper, Section 4)?
+"""Learned perturbations: does that of a domain fit the domain's background (paper, Section 4)?
 
 Two claims are measured apart, each against chance:
 
@@ -22,8 +22,8 @@ from domainwise.engine.restore import TrainedRun, finished
 
 LOW = 1 / 8
 """Cycles per pixel: patterns at least eight pixels long count as low frequency."""
-KEEPERS = ("DAT", "UAT", "EnsembleUAT")
-"""Methods that keep perturbations, the most telling first."""
+WITH_PERTURBATIONS = ("DAT", "UAT", "EnsembleUAT")
+"""Methods that learn perturbations, the most telling first."""
 CONTROLS = 1000
 """Random perturbations per control."""
 
@@ -86,10 +86,10 @@ class Perturbations:
         )
 
 
-def of_interest(folders: Sequence[Path]) -> Path:
-    """Of several runs' folders, one that keeps perturbations, if there is one."""
+def folder_with_perturbations(folders: Sequence[Path]) -> Path:
+    """Of several runs' folders, one with learned perturbations, if there is one."""
     methods = {finished(folder).run.algorithm: folder for folder in reversed(folders)}
-    return next((methods[name] for name in KEEPERS if name in methods), folders[0])
+    return next((methods[name] for name in WITH_PERTURBATIONS if name in methods), folders[0])
 
 
 def measure(trained: TrainedRun) -> Perturbations:
@@ -97,7 +97,7 @@ def measure(trained: TrainedRun) -> Perturbations:
     run, data = trained.run, trained.environments.to("cpu")
     kept = dict(trained.algorithm.named_buffers()).get("delta")
     if kept is None:
-        raise UserError(f"{run}: {run.algorithm} keeps no perturbations; use a run of DAT, UAT or EnsembleUAT")
+        raise UserError(f"{run}: {run.algorithm} learns no perturbations; use a run of DAT, UAT or EnsembleUAT")
     if len(data.shape) != 3:
         raise UserError(f"{run}: perturbations of inputs of shape {data.shape} are no pictures")
     deltas = kept.detach().cpu()[:, 0].expand(len(run.train_domains), *data.shape)

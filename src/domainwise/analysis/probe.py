@@ -1,4 +1,4 @@
-"""A linear probe: how well features tell the domains apart."""
+"""A linear probe: how well features predict the domain."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from domainwise.core.seeds import generator, permutation
 PENALTY = 1e-2
 """Weight of |W|^2 / 2 beside the mean cross-entropy, on standardised features."""
 FEWEST = 20
-"""Images per domain below which nothing is said."""
+"""Images per domain that a probe needs."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What multinomial logistic regression makes of features it was not fitted on; `confusion` is [true, told]."""
+    """Multinomial logistic regression on features it was not fitted on; `confusion` is [true, predicted]."""
 
     domains: tuple[str, ...]
     accuracy: float
@@ -32,8 +32,10 @@ class Probe:
 
     @property
     def sentence(self) -> str:
-        told = f"A linear probe tells the {len(self.domains)} domains apart in {100 * self.accuracy:.0f} %"
-        return f"{told} ± {100 * self.error:.0f} of the cases from its features (chance {100 * self.chance:.0f} %)."
+        share = f"{100 * self.accuracy:.0f} % ± {100 * self.error:.0f}"
+        chance = f"chance {100 * self.chance:.0f} %"
+        domains = f"the {len(self.domains)} domains"
+        return f"A linear probe tells {domains} apart in {share} of the cases from its features ({chance})."
 
 
 def probe_domains(features: Sequence[Tensor], labels: Sequence[Tensor], domains: Sequence[str]) -> Probe | None:
@@ -51,10 +53,10 @@ def probe_domains(features: Sequence[Tensor], labels: Sequence[Tensor], domains:
     mean, std = x[fit].mean(0), x[fit].std(0).clamp_min(1e-6)
     x = (x - mean) / std
     weights, bias = logistic_regression(x[fit], y[fit], len(domains))
-    told = (x[test] @ weights + bias).argmax(1)
+    predicted = (x[test] @ weights + bias).argmax(1)
     confusion = torch.zeros(len(domains), len(domains), dtype=torch.float64)
-    confusion.index_put_((y[test], told), torch.ones(len(test), dtype=torch.float64), accumulate=True)
-    accuracy = float((told == y[test]).double().mean())
+    confusion.index_put_((y[test], predicted), torch.ones(len(test), dtype=torch.float64), accumulate=True)
+    accuracy = float((predicted == y[test]).double().mean())
     error = math.sqrt(accuracy * (1 - accuracy) / len(test))
     return Probe(tuple(domains), accuracy, error, confusion / confusion.sum(1, keepdim=True).clamp_min(1), len(test))
 

@@ -1,8 +1,8 @@
-"""Which shift is it? Diversity and correlation shift between the training and the unseen domains of a dataset.
+"""Diversity and correlation shift between the training and the unseen domains of a dataset.
 
-OoD-Bench's estimator (Ye et al. 2022, https://arxiv.org/abs/2106.03721): equal class proportions, features that tell
-the two sides apart given the label, standardised, kernel densities, integrals by importance sampling. Features are
-learned on one half of the images and measured on the other, so that what a network knows by heart is no shift. The
+OoD-Bench's estimator (Ye et al. 2022, https://arxiv.org/abs/2106.03721): equal class proportions, features of a
+discriminator between the two sides given the label, standardised, kernel densities, integrals by importance sampling.
+Features are learned on one half of the images and measured on the other, so that memorised images are no shift. The
 control is an i.i.d. split: two random parts of all domains together, which must show almost nothing.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from domainwise.analysis.densities import KernelDensity, Sampled, Thresholds, calibrate
-from domainwise.analysis.discriminate import BATCH, Discriminator, Side, represent, train_discriminator
+from domainwise.analysis.discriminator import BATCH, Discriminator, ImageSet, represent, train_discriminator
+from domainwise.analysis.kernel_density import KernelDensity, Sampled, Thresholds, calibrate
 from domainwise.analysis.probe import equal_classes
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
@@ -29,15 +29,15 @@ MOST = 20_000
 """Images per side, at most: half of them to learn features on, half to measure them."""
 SMALL = 0.1
 """Below this neither kind of shift is called one."""
-TOLD = 0.6
-"""How often the sides must be told apart for more images to be worth a try."""
-APART = 3
-"""How many times the one must be the other to dominate."""
+SEPARABLE = 0.6
+"""Above this accuracy of the discriminator, more images may show a shift."""
+DOMINANT = 3
+"""How many times larger a shift must be than the other to dominate."""
 
 
 @dataclass(frozen=True)
-class Setup:
-    """How features are learned: a network by name, what it starts from, and where it runs."""
+class ShiftSettings:
+    """How features are learned: a network by name, its initial weights, and where it runs."""
 
     network: str
     weights: str = ""
@@ -54,14 +54,14 @@ def default_network(dataset: Dataset) -> str:
 
 
 @dataclass(frozen=True)
-class Sides:
-    """Standardised features [n, 8] and labels [n] of both sides; how often the sides were told apart."""
+class FeatureSamples:
+    """Standardised features [n, 8] and labels [n] of both sides, and how well the discriminator separates them."""
 
     train: Tensor
     train_labels: Tensor
     test: Tensor
     test_labels: Tensor
-    told_apart: float
+    discriminator_accuracy: float
 
     def sampled(self, classes: int, *keys: str | int) -> Sampled:
         p = KernelDensity.fit(self.train, self.train_labels, classes)
@@ -71,7 +71,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Shift:
-    """The two shifts from the training domains to one unseen domain, of one seed, and what its control shows."""
+    """The two shifts from the training domains to one unseen domain, of one seed, and those of its control."""
 
     unseen: str
     seed: int
@@ -80,7 +80,7 @@ class Shift:
     control_diversity: float
     control_correlation: float
     thresholds: Thresholds
-    sides: Sides
+    sides: FeatureSamples
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class DatasetShift:
         larger, smaller = max(diversity, correlation), min(diversity, correlation)
         if larger < SMALL:
             verdict = "neither kind of shift is clearly there"
-            told = sum(shift.sides.told_apart for shift in self.shifts) / len(self.shifts)
-            if told > TOLD:
-                verdict += f", though the sides are told apart in {100 * told:.0f} %: more images may show one"
-        elif larger > APART * smaller:
+            accuracy = sum(shift.sides.discriminator_accuracy for shift in self.shifts) / len(self.shifts)
+            if accuracy > SEPARABLE:
+                verdict += f", though the sides are told apart in {100 * accuracy:.0f} %: more images may show one"
+        elif larger > DOMINANT * smaller:
             verdict = f"{'diversity' if diversity > correlation else 'correlation'} shift dominates"
         else:
             verdict = "both kinds of shift are there"
@@ -133,80 +133,80 @@ Progress = Callable[[str], None]
 def measure_shift(
     environments: Environments,
     unseen: Sequence[str],
-    setup: Setup,
+    settings: ShiftSettings,
     *,
     trials: Sequence[int] = (0,),
     calibrated: bool = True,
     progress: Progress = lambda _: None,
 ) -> DatasetShift:
     """Every unseen domain against all others, for every seed; one control per seed."""
-    device = pick_device(setup.device)
+    device = pick_device(settings.device)
     data = environments.standardised(torch.arange(len(environments.labels))).to(device)
     classes = len(data.classes)
     rows = {domain: data.rows(domain) for domain in data.domains}
     everything = torch.cat(list(rows.values()))
     found = []
     for seed in trials:
-        size = min(setup.images, max(len(rows[domain]) for domain in unseen), len(everything) // 2)
+        size = min(settings.images, max(len(rows[domain]) for domain in unseen), len(everything) // 2)
         shuffled = everything[seeds.permutation(len(everything), "shift", "control", seed)]
         progress(f"seed {seed}: i.i.d. control")
-        control = tell_apart(data, shuffled[:size], shuffled[size : 2 * size], setup, device, "control", seed)
+        control = learn_features(data, shuffled[:size], shuffled[size : 2 * size], settings, device, "control", seed)
         sampled = control.sampled(classes, "control", seed)
         thresholds = calibrate(sampled) if calibrated else Thresholds()
         nothing = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
         for domain in unseen:
             progress(f"seed {seed}: {domain} unseen")
             rest = torch.cat([own for name, own in rows.items() if name != domain])
-            sides = tell_apart(data, rest, rows[domain], setup, device, domain, seed)
+            sides = learn_features(data, rest, rows[domain], settings, device, domain, seed)
             sampled = sides.sampled(classes, domain, seed)
             both = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
             found.append(Shift(domain, seed, *both, *nothing, thresholds, sides))
-    return DatasetShift(data.name, data.classes, setup.network, calibrated, tuple(found))
+    return DatasetShift(data.name, data.classes, settings.network, calibrated, tuple(found))
 
 
-def tell_apart(
-    data: Environments, first: Tensor, second: Tensor, setup: Setup, device: torch.device, *keys: str | int
-) -> Sides:
-    """Features of one half of the images of two sides, learned on the other half to tell the sides apart."""
+def learn_features(
+    data: Environments, first: Tensor, second: Tensor, settings: ShiftSettings, device: torch.device, *keys: str | int
+) -> FeatureSamples:
+    """Features of one half of the images of two sides, from a discriminator trained on the other half."""
     labels = data.labels.cpu()
 
     def inputs(rows: Tensor) -> Tensor:
         return data.normalise(data.images[rows].to(device))
 
-    kept = equal_classes([labels[first], labels[second]], *keys, most=setup.images)
+    kept = equal_classes([labels[first], labels[second]], *keys, most=settings.images)
     order = seeds.permutation(len(kept[0]), "shift", "halves", data.name, *keys)
     halves = []
     for part in (order[::2], order[1::2]):
         rows = [own[chosen[part]] for own, chosen in zip((first, second), kept, strict=True)]
-        halves.append([Side(own, labels[own].to(device), inputs) for own in rows])
+        halves.append([ImageSet(own, labels[own].to(device), inputs) for own in rows])
     learned, sides = halves
     if len(sides[0].rows) < BATCH:
         few = f"{len(kept[0])} images per side are left when classes are equally frequent"
         raise UserError(f"{data.name}: {few}; at least {2 * BATCH} are needed")
     with torch.random.fork_rng():
         torch.manual_seed(seeds.seed("shift", data.name, *keys))
-        network = Discriminator(*_features(data, setup), len(data.classes)).to(device)
+        network = Discriminator(*_features(data, settings), len(data.classes)).to(device)
         network = train_discriminator(network, learned[0], learned[1], "shift", data.name, *keys)
     z = [represent(network, side) for side in sides]
     pooled = torch.cat(z)
     if not bool(pooled.isfinite().all()):
         advice = "use one with normalisation layers, such as mnist-cnn or resnet18-scratch"
-        raise UserError(f"{data.name}: {setup.network} diverged while it learned to tell the sides apart: {advice}")
+        raise UserError(f"{data.name}: {settings.network} diverged as a discriminator between the sides: {advice}")
     mean, std = pooled.mean(0), pooled.std(0).clamp_min(1e-12)
     with torch.no_grad():
-        told = [
-            (network.judge(own.to(side.labels.device, torch.float32), side.labels) > 0).float().mean()
+        share_second = [
+            (network.logit(own.to(side.labels.device, torch.float32), side.labels) > 0).float().mean()
             for own, side in zip(z, sides, strict=True)
         ]
     standard = [(own - mean) / std for own in z]
     y = [side.labels.cpu() for side in sides]
-    return Sides(standard[0], y[0], standard[1], y[1], float((1 - told[0] + told[1]) / 2))
+    return FeatureSamples(standard[0], y[0], standard[1], y[1], float((1 - share_second[0] + share_second[1]) / 2))
 
 
-def _features(data: Environments, setup: Setup) -> tuple[nn.Module, int]:
-    network = build(setup.network, data.shape, len(data.classes))
-    if setup.weights:
-        start_from(network.features, setup.weights, setup.data_root)
+def _features(data: Environments, settings: ShiftSettings) -> tuple[nn.Module, int]:
+    network = build(settings.network, data.shape, len(data.classes))
+    if settings.weights:
+        start_from(network.features, settings.weights, settings.data_root)
     return network.features, network.feature_size
 
 
@@ -225,8 +225,8 @@ class Profile:
     q_label: Tensor
 
 
-def profile(sides: Sides, classes: int, points: int = 200) -> Profile:
-    """What the two kinds of shift look like in one dimension (the paper's Figure 1)."""
+def profile(sides: FeatureSamples, classes: int, points: int = 200) -> Profile:
+    """The two kinds of shift in one dimension (the paper's Figure 1)."""
     pooled = torch.cat([sides.train, sides.test])
     direction = torch.linalg.eigh(torch.cov(pooled.T))[1][:, -1:]
     line = (pooled - pooled.mean(0)) @ direction

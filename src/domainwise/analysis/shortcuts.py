@@ -1,4 +1,4 @@
-"""Questions that only some datasets can answer: what if the colour, or the background, were another?"""
+"""Known shortcuts of some datasets: predictions with the colour, or the background, changed."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from domainwise.analysis.answers import Look, answers
+from domainwise.analysis.predictions import HeldOutImages, predictions
 from domainwise.data.catalogue import data_root as find_root
 from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
 from domainwise.engine.restore import TrainedRun
@@ -42,15 +42,15 @@ class ColourUse:
 
     accuracy: dict[str, float]
     swapped: dict[str, float]  # the labels stay
-    colour: float  # how often the answer is the colour
+    colour: float  # how often the prediction is the colour
     digit: float  # how often it is whether the true digit is below 5
-    constant: float  # how often it is its commonest answer
+    constant: float  # how often it is the most frequent prediction
     changed: float  # how often it changes with the colour alone
     images: int
 
     @property
     def follows(self) -> str:
-        """What the answers follow most often, "neither" if nothing clearly."""
+        """What the predictions follow most often, "neither" if nothing clearly."""
         (best, share), (_, second) = self._ranked[:2]
         return "neither" if share - second <= CLEAR * math.sqrt(0.5 / self.images) else best
 
@@ -84,36 +84,38 @@ class BackgroundUse:
         own, black = self.accuracy[self.unseen], self.black[self.unseen]
         where = f"over the background of {self.unseen}, which it never saw, than over those it was trained on"
         if self.gap.clear:
-            found = f"Reads the same digits {'worse' if self.gap.mean > 0 else 'better'} {where}: by "
-            found += str(Gap(abs(self.gap.mean), self.gap.error))
+            verdict = f"Reads the same digits {'worse' if self.gap.mean > 0 else 'better'} {where}: by "
+            verdict += str(Gap(abs(self.gap.mean), self.gap.error))
         else:
-            found = f"Reads the same digits neither clearly better nor worse {where}: background gap {self.gap}"
-        return f"{found} ({percent(own)} right there, {percent(black)} over black)."
+            verdict = f"Reads the same digits neither clearly better nor worse {where}: background gap {self.gap}"
+        return f"{verdict} ({percent(own)} right there, {percent(black)} over black)."
 
 
 @dataclass(frozen=True)
 class MixedUse:
-    """Mixed-Same minus Mixed-Rand: what a background of the right class is worth (Xiao et al. 2020)."""
+    """Mixed-Same minus Mixed-Rand: the accuracy that a background of the right class adds (Xiao et al. 2020)."""
 
     gap: Gap
 
     @property
     def sentence(self) -> str:
-        found = "Loses" if self.gap.clear and self.gap.mean > 0 else "Does not clearly lose"
-        return f"{found} when the background is that of a random class: background gap {self.gap}."
+        verdict = "Loses" if self.gap.clear and self.gap.mean > 0 else "Does not clearly lose"
+        return f"{verdict} when the background is that of a random class: background gap {self.gap}."
 
 
 Use = ColourUse | BackgroundUse | MixedUse
 
 
-def shortcut(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path | None) -> Use | None:
-    """The dataset's own question, where it has one. `right` says which of the images looked at were answered right."""
+def shortcut(
+    trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path | None
+) -> Use | None:
+    """The use of the dataset's known shortcut, if it has one. `right` marks the held-out images predicted correctly."""
     name = trained.environments.name
     if name.removesuffix("-embedded") == "ColoredMNIST":
-        return colour_use(trained, seen, right, find_root(root))
+        return colour_use(trained, held_out, right, find_root(root))
     if name == "BackgroundDigits" and trained.run.test_domains:
-        return background_use(trained, seen, right)
-    by_domain = {look.domain: own.double() for look, own in zip(seen, right, strict=True)}
+        return background_use(trained, held_out, right)
+    by_domain = {held.domain: correct.double() for held, correct in zip(held_out, right, strict=True)}
     if {"Mixed-Same", "Mixed-Rand"} <= set(by_domain):
         same, mixed = by_domain["Mixed-Same"], by_domain["Mixed-Rand"]
         error = math.sqrt(sum(float(own.var(correction=0)) / len(own) for own in (same, mixed)))
@@ -121,28 +123,30 @@ def shortcut(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor],
     return None
 
 
-def colour_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor], root: Path) -> ColourUse:
+def colour_use(
+    trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path
+) -> ColourUse:
     data = trained.environments.to("cpu")
     digits = source_digits(data.name, root).labels
-    agreements: list[Tensor] = []  # [2 n, 3]: the answer is the colour, the digit's half, class 1
+    agreements: list[Tensor] = []  # [2 n, 3]: the prediction is the colour, the digit's half, class 1
     accuracy, swapped, changes = {}, {}, []
-    for look, own in zip(seen, right, strict=True):
-        images, labels = data.images[look.rows], data.labels[look.rows]
+    for held, correct in zip(held_out, right, strict=True):
+        images, labels = data.images[held.rows], data.labels[held.rows]
         colour = images.flatten(2).sum(2).argmax(1)  # the channel that has the ink
-        low = (digits[look.rows] < 5).long()
-        before, after = answers(trained, images), answers(trained, images.flip(1))
-        accuracy[look.domain] = float(own.double().mean())
-        swapped[look.domain] = float((after == labels).double().mean())
+        low = (digits[held.rows] < 5).long()
+        before, after = predictions(trained, images), predictions(trained, images.flip(1))
+        accuracy[held.domain] = float(correct.double().mean())
+        swapped[held.domain] = float((after == labels).double().mean())
         changes.append(before != after)
-        for told, shown in ((before, colour), (after, 1 - colour)):
-            agreements.append(torch.stack([told == shown, told == low, told == 1], 1))
+        for predicted, shown in ((before, colour), (after, 1 - colour)):
+            agreements.append(torch.stack([predicted == shown, predicted == low, predicted == 1], 1))
     agree_colour, agree_digit, ones = torch.cat(agreements).double().mean(0).tolist()
     changed = torch.cat(changes).double()
     constant = max(ones, 1 - ones)
     return ColourUse(accuracy, swapped, agree_colour, agree_digit, constant, float(changed.mean()), len(changed))
 
 
-def background_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Tensor]) -> BackgroundUse:
+def background_use(trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor]) -> BackgroundUse:
     data, run = trained.environments, trained.run
     digits = source_digits(data.name, Path()).images
     labels = data.labels.cpu()
@@ -150,20 +154,20 @@ def background_use(trained: TrainedRun, seen: Sequence[Look], right: Sequence[Te
     blank = torch.zeros(1, 28, 28, dtype=torch.uint8)
     accuracy, swapped, black, alone = {}, {}, {}, {}
     unseen, gap = run.test_domains[0], Gap(0.0, 0.0)
-    for look, own in zip(seen, right, strict=True):
-        ink, truth, home = digits[look.rows], labels[look.rows], look.domain
+    for held, correct in zip(held_out, right, strict=True):
+        ink, truth, home = digits[held.rows], labels[held.rows], held.domain
         over = {
-            scene: (answers(trained, overlay(ink, behind)) == truth).double()
+            scene: (predictions(trained, overlay(ink, behind)) == truth).double()
             for scene, behind in scenes.items()
             if scene != home
         }
-        bare = answers(trained, overlay(blank, scenes[home]))
-        accuracy[home] = float(own.double().mean())
+        bare = predictions(trained, overlay(blank, scenes[home]))
+        accuracy[home] = float(correct.double().mean())
         swapped[home] = float(torch.stack(list(over.values())).mean())
-        black[home] = float((answers(trained, overlay(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
+        black[home] = float((predictions(trained, overlay(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
         alone[home] = float((bare == truth).double().mean())
         if home == unseen:
             known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)
-            lost = known - own.double()
+            lost = known - correct.double()
             gap = Gap(float(lost.mean()), float(lost.std(correction=0)) / math.sqrt(len(lost)))
     return BackgroundUse(accuracy, swapped, black, alone, unseen, gap)

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
 from domainwise.cli.common import DataRoot, Device, Json, console, print_json, say
@@ -15,7 +13,8 @@ from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from domainwise.analysis.audit import Audit, DomainScore
-    from domainwise.analysis.choose import Wanted
+    from domainwise.analysis.run_choice import RunFilter
+    from domainwise.core.table import Table
 
 EXAMPLES = (
     "Examples:  [bold]domainwise audit runs/demo[/]   ·   "
@@ -44,67 +43,63 @@ def audit(
     background gap. All on images that were not trained on.
     """
     from domainwise.analysis.attention import restore_all
-    from domainwise.analysis.audit import audit as ask
-    from domainwise.analysis.choose import Wanted, chosen_folders
-    from domainwise.report.audited import audit_figure
-    from domainwise.report.canvas import save, writable_picture
+    from domainwise.analysis.audit import audit as audit_model
+    from domainwise.analysis.run_choice import RunFilter, run_folders
+    from domainwise.report.pictures import audit_figure
+    from domainwise.report.style import save, writable_picture
 
     if out is not None:
         writable_picture(out)
-    wanted = Wanted(dataset, test_domain, trial)
+    wanted = RunFilter(dataset, test_domain, trial)
     if selected and out is not None:
-        raise UserError("--selected answers for many models, a picture for one per method: leave one of the two out")
+        raise UserError("--selected audits many models, --out draws one per method: leave one of the two out")
     if selected:
         _selected(runs, wanted, data_root, device, as_json)
         return
-    folders = chosen_folders(runs, wanted)
-    audits = [ask(trained, data_root) for trained in restore_all(folders, data_root, device)]
+    folders = run_folders(runs, wanted)
+    audits = [audit_model(trained, data_root) for trained in restore_all(folders, data_root, device)]
     if out is not None:
         save(audit_figure(audits), out)
     if as_json:
-        print_json({"audits": [_as_json(found) for found in audits], "picture": str(out) if out else None})
+        print_json({"audits": [_as_json(one) for one in audits], "picture": str(out) if out else None})
         return
-    for found in audits:
-        console.print(_table(found))
-        for sentence in found.sentences:
+    for one in audits:
+        console.print(_table(one))
+        for sentence in one.sentences:
             say(f"  {sentence}")
     if out is not None:
         say(f"Picture: {out}")
 
 
-def _selected(folders: Sequence[Path], wanted: "Wanted", data_root: Path | None, device: str, as_json: bool) -> None:
-    """A line for every model that a rule chose: what it was chosen for, and what it used."""
-    from domainwise.analysis.selected import audit_selected
+def _selected(folders: Sequence[Path], wanted: "RunFilter", data_root: Path | None, device: str, as_json: bool) -> None:
+    """A line for every model that a rule selected: the rules, and its audit."""
+    from domainwise.analysis.audit import audit_selected
 
-    found = [one for folder in folders for one in audit_selected(folder, wanted, data_root, device)]
+    audits = [one for folder in folders for one in audit_selected(folder, wanted, data_root, device)]
     if as_json:
-        print_json({"audits": [one.as_json() for one in found]})
+        print_json({"audits": [one.as_json() for one in audits]})
         return
-    for one in found:
+    for one in audits:
         say(str(one))
 
 
-def _columns(found: "Audit") -> dict[str, dict[str, float]]:
-    """The dataset's own questions, by heading, per domain."""
-    use = {} if found.use is None else asdict(found.use)
+def _table(audit: "Audit") -> "Table":
+    from domainwise.core.table import Table
+
+    use = {} if audit.use is None else asdict(audit.use)
     headings = {"swapped": "swapped", "black": "on black", "alone": "background alone"}
-    return {heading: use[name] for name, heading in headings.items() if name in use}
-
-
-def _table(found: "Audit") -> Table:
-    table = Table(title=escape(str(found.run)), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    columns = _columns(found)
-    for heading in ("domain", "images", "accuracy", *columns, "worst class"):
-        table.add_column(heading, justify="left" if heading in ("domain", "worst class") else "right")
-    for score in found.scores:
-        table.add_row(
-            escape(score.domain if score.seen else f"{score.domain} (unseen)"),
+    changed = {heading: use[name] for name, heading in headings.items() if name in use}
+    rows = [
+        [
+            score.domain if score.seen else f"{score.domain} (unseen)",
+            _worst(score, audit.classes),
             str(score.images),
             f"{100 * score.accuracy:.1f} %",
-            *[f"{100 * column[score.domain]:.1f} %" for column in columns.values()],
-            escape(_worst(score, found.classes)),
-        )
-    return table
+            *[f"{100 * accuracy[score.domain]:.1f} %" for accuracy in changed.values()],
+        ]
+        for score in audit.scores
+    ]
+    return Table(("domain", "worst class", "images", "accuracy", *changed), rows, str(audit.run), labels=2)
 
 
 def _worst(score: "DomainScore", classes: Sequence[str]) -> str:
@@ -116,7 +111,7 @@ def _worst(score: "DomainScore", classes: Sequence[str]) -> str:
     return f"{classes[worst]}: {100 * float(score.per_class[worst]):.0f} % of {int(score.counts[worst])}"
 
 
-def _as_json(found: "Audit") -> dict[str, Any]:
+def _as_json(audit: "Audit") -> dict[str, Any]:
     domains = [
         {
             "domain": score.domain,
@@ -124,22 +119,22 @@ def _as_json(found: "Audit") -> dict[str, Any]:
             "images": score.images,
             "accuracy": score.accuracy,
             "per_class": {
-                name: float(score.per_class[c]) for c, name in enumerate(found.classes) if score.counts[c] > 0
+                name: float(score.per_class[c]) for c, name in enumerate(audit.classes) if score.counts[c] > 0
             },
         }
-        for score in found.scores
+        for score in audit.scores
     ]
     probe = None
-    if found.probe is not None:
-        probe = asdict(found.probe) | {"confusion": found.probe.confusion.tolist(), "chance": found.probe.chance}
+    if audit.probe is not None:
+        probe = asdict(audit.probe) | {"confusion": audit.probe.confusion.tolist(), "chance": audit.probe.chance}
     return {
-        "run": found.run.id,
-        "method": found.name,
+        "run": audit.run.id,
+        "method": str(audit.method),
         "domains": domains,
-        "commonest_answer": asdict(found.commonest),
-        "worst": None if found.worst is None else asdict(found.worst),
-        "worst_of_few": None if found.worst_of_few is None else asdict(found.worst_of_few),
+        "commonest_answer": asdict(audit.commonest),
+        "worst": None if audit.worst is None else asdict(audit.worst),
+        "worst_of_few": None if audit.worst_of_few is None else asdict(audit.worst_of_few),
         "probe": probe,
-        "shortcut": None if found.use is None else asdict(found.use),
-        "sentences": found.sentences,
+        "shortcut": None if audit.use is None else asdict(audit.use),
+        "sentences": audit.sentences,
     }

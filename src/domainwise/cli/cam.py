@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json, say
 
 if TYPE_CHECKING:
-    from domainwise.analysis.attention import Comparison
+    from domainwise.analysis.attention import AttentionComparison
 
 EXAMPLES = (
     "Examples:  [bold]domainwise cam runs/demo --out heatmaps.pdf[/]   ·   "
@@ -49,17 +47,17 @@ def cam(
     Where the object's outline is known (BackgroundDigits), also the share of the heat that falls on it.
     """
     from domainwise.analysis import attention
-    from domainwise.analysis.choose import Wanted, chosen_folders
+    from domainwise.analysis.run_choice import RunFilter, run_folders
     from domainwise.data.images.read import read_images
-    from domainwise.report.canvas import save, writable_picture
-    from domainwise.report.heatmaps import heatmap_grid
+    from domainwise.report.pictures import heatmap_grid
+    from domainwise.report.style import save, writable_picture
 
     writable_picture(out)
-    folders = chosen_folders(runs, Wanted(dataset, test_domain, trial))
+    folders = run_folders(runs, RunFilter(dataset, test_domain, trial))
     models = attention.restore_all(folders, data_root, device)
     if images:
-        own = read_images(images[:limit], models[0].environments.shape)
-        comparison = attention.compare_on_images(models, own, layer, method)
+        pixels = read_images(images[:limit], models[0].environments.shape)
+        comparison = attention.compare_on_images(models, pixels, layer, method)
     else:
         environments = models[0].environments
         rows = attention.sample_rows(environments, attention.common_unseen(models), per_class, limit)
@@ -73,19 +71,21 @@ def cam(
     say(f"Picture: {out}")
 
 
-def _print_shares(comparison: "Comparison") -> None:
-    even, domain_size = 100 * (comparison.area or 0), max(sight.images for sight in comparison.sights)
+def _print_shares(comparison: "AttentionComparison") -> None:
+    from domainwise.core.table import Table
+
+    even, domain_size = 100 * (comparison.area or 0), max(model.images for model in comparison.models)
     say(
         f"Share of the heat on the object, per cent, mean ± standard error over the images of {comparison.unseen} "
         f"of {comparison.dataset} (unseen); an even heatmap would have {even:.1f}:",
     )
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("method", "on the object", "images"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for sight in comparison.sights:
-        table.add_row(escape(sight.name), str(sight.inside or "no heat"), str(sight.inside.n if sight.inside else 0))
-    console.print(table)
-    if any((sight.inside.n if sight.inside else 0) < 0.9 * sight.images for sight in comparison.sights):
+    with_heat = [model.inside.n if model.inside else 0 for model in comparison.models]
+    rows = [
+        [str(model.method), str(model.inside or "no heat"), str(count)]
+        for model, count in zip(comparison.models, with_heat, strict=True)
+    ]
+    console.print(Table(("method", "on the object", "images"), rows))
+    if any(count < 0.9 * model.images for model, count in zip(comparison.models, with_heat, strict=True)):
         say(
             f"note: of {domain_size} images, those without any heat are left out; for a network that flattens its last "
             "maps, as small-cnn, use --method hires-cam",
@@ -93,7 +93,7 @@ def _print_shares(comparison: "Comparison") -> None:
         )
 
 
-def _as_json(comparison: "Comparison") -> dict[str, Any]:
+def _as_json(comparison: "AttentionComparison") -> dict[str, Any]:
     labels = None if comparison.labels is None else [comparison.classes[c] for c in comparison.labels.tolist()]
     return {
         "dataset": comparison.dataset,
@@ -103,15 +103,15 @@ def _as_json(comparison: "Comparison") -> dict[str, Any]:
         "object_area": comparison.area,
         "runs": [
             {
-                "run": sight.run.id,
-                "method": sight.name,
-                "layers": list(sight.layers),
-                "predicted": [comparison.classes[c] for c in sight.attention.predicted.tolist()],
+                "run": model.run.id,
+                "method": str(model.method),
+                "layers": list(model.layers),
+                "predicted": [comparison.classes[c] for c in model.attention.predicted.tolist()],
                 "heat_on_object": None
-                if sight.inside is None
-                else {"mean": sight.inside.mean, "error": sight.inside.error, "images": sight.inside.n},
-                "images_judged": sight.images,
+                if model.inside is None
+                else {"mean": model.inside.mean, "error": model.inside.error, "images": model.inside.n},
+                "images_judged": model.images,
             }
-            for sight in comparison.sights
+            for model in comparison.models
         ],
     }

@@ -75,7 +75,6 @@ def compare(
     from domainwise.core.phrasing import counted
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
-    from domainwise.report.formats import terminal
     from domainwise.sweep.events import Settings
     from domainwise.sweep.launch import launch
     from domainwise.sweep.plan import plan_sweep, training_options
@@ -119,7 +118,7 @@ def compare(
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
-    console.print(terminal(result.table))
+    console.print(result.table)
     say(result.sentence)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
     say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")

@@ -31,7 +31,6 @@ def demo(
     """
     from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
     from domainwise.core.phrasing import counted
-    from domainwise.report.formats import terminal
     from domainwise.sweep.events import Settings
     from domainwise.sweep.launch import launch
 
@@ -54,7 +53,7 @@ def demo(
     if as_json:
         print_json(table.as_json() | {"pictures": [str(path) for path in written]})
         return
-    console.print(terminal(table))
+    console.print(table)
     say(table.sentence("DAT"))
     say(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.")
     say(f"All on one page, with what the models look at: domainwise report {out}")

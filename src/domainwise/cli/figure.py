@@ -38,19 +38,19 @@ def figure(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw an ablation or the course of training, from records alone, for a paper or a slide.
+    """Draw an ablation or learning curves, from records alone, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]memory[/] what is learned by
-    heart · [bold]draws[/] what searching buys ·
-    [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
-    [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
+    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]memory[/] memorisation of
+    training images · [bold]draws[/] accuracy against the number of draws · [bold]eps-alpha[/] radius x step size ·
+    [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression lines ·
+    [bold]penalties[/] of IRM, AT and DAT against steps.
     """
     from domainwise.cli.table import print_notes
     from domainwise.core import files
     from domainwise.core.errors import unknown
     from domainwise.protocol.selection import RULES
-    from domainwise.report.canvas import check_format, save
     from domainwise.report.figures import draw
+    from domainwise.report.style import check_format, save
     from domainwise.sweep.domainbed import collect_any
 
     path = out or folder / f"{name}.png"

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, print_json, say
 
@@ -25,14 +23,15 @@ def perturbations(
     as_json: Json = False,
 ) -> None:
     """What did training add to each domain's images, and does it fit the domain's background, as the paper says?"""
-    from domainwise.analysis.choose import chosen_folders
-    from domainwise.analysis.perturbations import measure, of_interest
+    from domainwise.analysis.perturbations import folder_with_perturbations, measure
+    from domainwise.analysis.run_choice import run_folders
+    from domainwise.core.table import Table
     from domainwise.engine.restore import restore
-    from domainwise.report.canvas import save, writable_picture
-    from domainwise.report.perturbed import perturbation_figure
+    from domainwise.report.pictures import perturbation_figure
+    from domainwise.report.style import save, writable_picture
 
     writable_picture(out)
-    measured = measure(restore(of_interest(chosen_folders([run])), data_root=data_root))
+    measured = measure(restore(folder_with_perturbations(run_folders([run])), data_root=data_root))
     save(perturbation_figure(measured), out)
     if as_json:
         domains = [
@@ -49,14 +48,12 @@ def perturbations(
         ]
         print_json({"method": measured.method, "domains": domains, "sentence": measured.sentence, "picture": str(out)})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
     headings = ("domain", "norm", "low frequency", "white noise", "mean image", "cosine with background", "by chance")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "domain" else "right")
-    for found in measured.domains:
-        shares = (found.spectrum.low, found.noise_low, found.mean_spectrum.low)
-        row = [f"{100 * share:.1f} %" for share in shares]
-        table.add_row(escape(found.domain), f"{found.norm:.2f}", *row, f"{found.cosine:+.3f}", f"±{found.chance:.3f}")
-    console.print(table)
+    rows = []
+    for one in measured.domains:
+        shares = (one.spectrum.low, one.noise_low, one.mean_spectrum.low)
+        percent = [f"{100 * share:.1f} %" for share in shares]
+        rows.append([one.domain, f"{one.norm:.2f}", *percent, f"{one.cosine:+.3f}", f"±{one.chance:.3f}"])
+    console.print(Table(headings, rows))
     say(measured.sentence)
     say(f"Picture: {out}")

@@ -33,17 +33,17 @@ def report(
     The page needs no network. Call it again while a sweep runs to bring it up to date. Sections about models need the
     runs' models and their data; where either is missing the page says so.
     """
-    from domainwise.algorithms import ALGORITHMS
     from domainwise.cli.table import print_notes
-    from domainwise.core.errors import unknown
     from domainwise.core.phrasing import counted
-    from domainwise.report.page import Asking, write_page
+    from domainwise.report.page.write import write_page
 
-    if baseline.split(" (")[0] not in ALGORITHMS:
-        raise unknown("algorithm", baseline, ALGORITHMS)
     with errors_console.status("reading the records") as status:
-        asking = None if no_models else Asking(data_root, device, shift, lambda what: status.update(escape(what)))
-        path, collection = write_page(folder, out, baseline=baseline, asking=asking)
+        models = None
+        if not no_models:
+            from domainwise.report.page.models import ModelOptions
+
+            models = ModelOptions(data_root, device, shift, lambda what: status.update(escape(what)))
+        path, collection = write_page(folder, out, baseline=baseline, models=models)
     print_notes(collection.notes)
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})

@@ -58,7 +58,7 @@ def reproduce(
     from domainwise.paper.conditions import planned_differences
     from domainwise.paper.presets import reproduction
     from domainwise.paper.tables import find_table
-    from domainwise.report import paper_comparison
+    from domainwise.report.paper_comparison import compare
     from domainwise.sweep.events import Settings
     from domainwise.sweep.plan import training_options
 
@@ -76,11 +76,11 @@ def reproduce(
     plans = reproduction(table, options, dataset=dataset, algorithms=names(algorithms), draws=hparams, trials=trials)
 
     def show(collection: "Collection") -> None:
-        rows = paper_comparison.compare(table, collection)
+        compared = compare(table, collection)
         if as_json:
-            print_json(paper_comparison.as_json(table, rows))
+            print_json(compared.as_json())
         else:
-            console.print(paper_comparison.terminal(table, rows))
+            console.print(compared)
 
     run_plans(
         plans,

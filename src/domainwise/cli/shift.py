@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json, say
+from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
     from domainwise.analysis.shift import DatasetShift
+    from domainwise.core.table import Table
 
 EXAMPLES = (
     "Examples:  [bold]domainwise shift ColoredMNIST-embedded[/]   ·   "
@@ -43,24 +44,24 @@ def shift(
 
     Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
     """
-    from domainwise.analysis.shift import Setup, default_network, measure_shift
+    from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
     from domainwise.data.find import find_dataset
     from domainwise.nets.weights import planned
-    from domainwise.report.canvas import save, writable_picture
-    from domainwise.report.shifted import shift_figure
+    from domainwise.report.pictures import shift_figure
+    from domainwise.report.style import save, writable_picture
 
     if out is not None:
         writable_picture(out)
-    found = find_dataset(dataset, skip_bad=skip_bad)
-    unseen = [found.domain(key) for key in test_domain] if test_domain else list(found.testable)
-    name = network or default_network(found)
-    setup = Setup(name, planned(name, weights, data_root), device, images, data_root)
-    environments = found.load(data_root, image_size)
+    data = find_dataset(dataset, skip_bad=skip_bad)
+    unseen = [data.domain(key) for key in test_domain] if test_domain else list(data.testable)
+    name = network or default_network(data)
+    settings = ShiftSettings(name, planned(name, weights, data_root), device, images, data_root)
+    environments = data.load(data_root, image_size)
     with errors_console.status("learning features") as status:
         measured = measure_shift(
             environments,
             unseen,
-            setup,
+            settings,
             trials=range(trials),
             calibrated=not fixed,
             progress=lambda what: status.update(escape(what)),
@@ -76,23 +77,22 @@ def shift(
         say(f"Picture: {out}")
 
 
-def _table(measured: "DatasetShift") -> Table:
-    count = len(measured.values("diversity"))
-    table = Table(box=None, padding=(0, 2, 0, 0), caption_justify="left")
-    for heading in ("unseen", "diversity", "correlation", "told apart", "measured per side"):
-        table.add_column(heading, justify="left" if heading == "unseen" else "right")
+def _table(measured: "DatasetShift") -> "Table":
+    from domainwise.core.table import Table
+
+    kinds = ("diversity", "correlation")
+    rows = []
     for unseen in measured.unseen:
-        own = [shift for shift in measured.shifts if shift.unseen == unseen]
-        told = sum(shift.sides.told_apart for shift in own) / len(own)
-        shares = [f"{measured.mean(kind, unseen):.3f}" for kind in ("diversity", "correlation")]
-        table.add_row(escape(unseen), *shares, f"{100 * told:.0f} %", str(len(own[0].sides.test)))
-    table.add_row("mean", *[_spread(measured.values(kind)) for kind in ("diversity", "correlation")])
-    controls = [f"{measured.mean(f'control_{kind}'):.3f}" for kind in ("diversity", "correlation")]
-    table.add_row("i.i.d. control", *controls, style="dim")
-    table.caption = f"{measured.network}, {count} seed{'s' if count > 1 else ''}, thresholds " + (
-        "calibrated on the control" if measured.calibrated else "fixed"
-    )
-    return table
+        shifts = [shift for shift in measured.shifts if shift.unseen == unseen]
+        accuracy = sum(shift.sides.discriminator_accuracy for shift in shifts) / len(shifts)
+        values = [f"{measured.mean(kind, unseen):.3f}" for kind in kinds]
+        rows.append([unseen, *values, f"{100 * accuracy:.0f} %", str(len(shifts[0].sides.test))])
+    rows.append(["mean", *[_spread(measured.values(kind)) for kind in kinds], "", ""])
+    rows.append(["i.i.d. control", *[f"{measured.mean(f'control_{kind}'):.3f}" for kind in kinds], "", ""])
+    thresholds = "calibrated on the control" if measured.calibrated else "fixed"
+    seeds = counted(len(measured.values("diversity")), "seed")
+    headings = ("unseen", *kinds, "told apart", "measured per side")
+    return Table(headings, rows, caption=f"{measured.network}, {seeds}, thresholds {thresholds}")
 
 
 def _spread(values: list[float]) -> str:
@@ -117,7 +117,7 @@ def _as_json(measured: "DatasetShift") -> dict[str, Any]:
                 "diversity": shift.diversity,
                 "correlation": shift.correlation,
                 "thresholds": asdict(shift.thresholds),
-                "told_apart": shift.sides.told_apart,
+                "told_apart": shift.sides.discriminator_accuracy,
                 "images_per_side": len(shift.sides.test),
             }
             for shift in measured.shifts

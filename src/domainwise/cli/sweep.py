@@ -188,7 +188,6 @@ def run_plans(
     For plans that reproduce the paper, `differences` says where they differ from it, and `show` shows the results.
     """
     from domainwise.core.phrasing import counted
-    from domainwise.report.formats import terminal
     from domainwise.sweep.collection import collect
     from domainwise.sweep.launch import check_launcher, launch_plans
     from domainwise.sweep.plan import planned_runs
@@ -211,7 +210,7 @@ def run_plans(
         print_json({"standing": progress_json(progress), "tables": [table.as_json() for table in tables(collected)]})
     else:
         for table in tables(collected):
-            console.print(terminal(table))
+            console.print(table)
         say(f"{progress}. Other selection rules, curves and models on one page: domainwise report {settings.out}")
     list_failures(progress)
     if progress.failed:

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from domainwise.cli import complete
 from domainwise.cli.common import Json, console, errors_console, print_json, say
-from domainwise.core.errors import UserError, unknown
+from domainwise.core.errors import unknown
+
+if TYPE_CHECKING:
+    from domainwise.core.table import Tabular
 
 EXAMPLES = (
     "Examples:  [bold]domainwise table runs/sweep --selection all[/]   ·   "
@@ -16,8 +19,13 @@ EXAMPLES = (
     "[bold]domainwise table runs/sweep --paper table1[/]"
 )
 EXPORT_EXAMPLES = "Examples:  [bold]domainwise export-domainbed runs/sweep domainbed_output[/]"
-SELECTIONS = ("training-domain", "leave-one-domain-out", "oracle", "validation-domain", "all")
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
+
+
+def _selections(incomplete: str) -> list[str]:
+    from domainwise.protocol.selection import RULES
+
+    return complete.among(*RULES, "all")(incomplete)
 
 
 def table(
@@ -26,7 +34,7 @@ def table(
         str | None,
         typer.Option(
             help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's).",
-            autocompletion=complete.among(*SELECTIONS),
+            autocompletion=_selections,
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
@@ -37,55 +45,46 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Accuracy per unseen domain and average, with the selection rule that chose it."""
-    from domainwise.algorithms import ALGORITHMS
-    from domainwise.protocol.selection import RULES
-    from domainwise.report import formats
-    from domainwise.report import paper_comparison as beside
+    from domainwise.core.table import comma_separated
     from domainwise.sweep.domainbed import collect_any
-    from domainwise.sweep.tables import tables
+    from domainwise.sweep.tables import accuracy_tables
 
     form = "json" if as_json else form
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    if selection not in (None, "all", *RULES):
-        raise unknown("selection rule", str(selection), [*RULES, "all"])
-    if baseline.split(" (")[0] not in ALGORITHMS:
-        raise unknown("algorithm", baseline, ALGORITHMS)
     collection = collect_any(folder)
     print_notes(collection.notes)
     if paper is not None:
-        rows = beside.compare(paper, collection)
+        from domainwise.report.paper_comparison import compare
+
+        compared = compare(paper, collection)
         if form == "json":
-            print_json(beside.as_json(paper, rows))
-        elif form == "terminal":
-            console.print(beside.terminal(paper, rows))
+            print_json(compared.as_json())
         elif form == "csv":
-            console.file.write(beside.comma_separated(rows))
+            console.file.write(comma_separated(compared.records()))
+        elif form == "terminal":
+            console.print(compared)
         else:
-            console.file.write((beside.markdown if form == "markdown" else beside.latex)(paper, rows))
+            console.file.write(_rendered(compared, form))
         return
-    if not collection.runs:
-        raise UserError(f"{folder}: nothing to show; give the folder of a sweep (its --out), or of DomainBed")
-    rules: list[str | None] = [*RULES] if selection == "all" else [selection]
-    found = [one for rule in rules for one in tables(collection, rule, baseline)]
-    if not found:
-        rule = f"{selection} validation" if selection else "its dataset's selection rule"
-        raise UserError(
-            f"{folder}: nothing to show; no run there has the evaluations that {rule} needs; see --selection all"
-        )
+    tables = accuracy_tables(folder, collection, selection, baseline)
     if form == "json":
-        print_json({"tables": [one.as_json() for one in found]})
+        print_json({"tables": [one.as_json() for one in tables]})
     elif form == "csv":
-        console.file.write(formats.comma_separated(found))
+        console.file.write(comma_separated(tables.records()))
     elif form == "terminal":
-        for one in found:
-            console.print(formats.terminal(one))
+        for one in tables:
+            console.print(one)
             for row in one.rows:
                 if row.difference is not None:
                     say(one.sentence(row.method))
     else:
-        render = {"markdown": formats.markdown, "latex": formats.latex}[form]
-        console.file.write("\n".join(render(one) for one in found))
+        console.file.write("\n".join(_rendered(one, form) for one in tables))
+
+
+def _rendered(result: "Tabular", form: str) -> str:
+    table = result.as_table()
+    return table.markdown() if form == "markdown" else table.latex()
 
 
 def print_notes(notes: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from domainwise.cli.common import Json, Seed, console, print_json, say
 
@@ -20,6 +19,7 @@ def theory(
     """Check the paper's Proposition, Remark and linearisations numerically in float64; exit 1 if one fails."""
     from domainwise.analysis.theory import check
     from domainwise.core import files
+    from domainwise.core.table import Table
     from domainwise.report.pictures import linearisation_gaps
 
     plot = files.writable_folder(out) / "linearisation.png"
@@ -35,16 +35,10 @@ def theory(
             console.print(f"       measured {verdict.measured:.3g}, wanted {verdict.target}", style="dim")
             if verdict.note:
                 console.print(f"       {verdict.note}", style="dim", soft_wrap=True)
-        table = Table(
-            title="gap between the true inner maximum and risk + eps * penalty", box=None, padding=(0, 2, 0, 0)
-        )
-        table.add_column("eps", justify="right")
-        for gap in gaps:
-            table.add_column(gap.name, justify="right")
-        for i, eps in enumerate(gaps[0].radii):
-            table.add_row(f"{eps:.5f}", *[f"{g.gaps[i]:.2e}" for g in gaps])
-        table.add_row("order", *[f"{gap.order:.3f}" for gap in gaps], style="bold")
-        console.print("", table)
+        rows = [[f"{eps:.5f}", *[f"{gap.gaps[i]:.2e}" for gap in gaps]] for i, eps in enumerate(gaps[0].radii)]
+        rows.append(["order", *[f"{gap.order:.3f}" for gap in gaps]])
+        title = "gap between the true inner maximum and risk + eps * penalty"
+        console.print(Table(("eps", *[gap.name for gap in gaps]), rows, title))
         say(f"Plot: {plot}")
     if not all(verdict.holds for verdict in verdicts):
         raise typer.Exit(1)

@@ -20,6 +20,7 @@ from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, search_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
+from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
 from domainwise.sweep.events import Event, Settings
 from domainwise.sweep.plan import Plan, training_options
@@ -137,11 +138,11 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     """From the records of a search."""
     tuning = choose(plan, out)
     runs = plan.runs()
-    scores = selected(finished_curves(runs, out), RULE)
+    scores = {str(method): by_column for method, by_column in selected(finished_curves(runs, out), RULE).items()}
     finished = {candidate.algorithm for candidate in tuning.tried}
     methods = [name for name in plan.algorithms if name in finished and name in scores]
     baseline = "ERM" if "ERM" in methods else methods[0]
-    table = AccuracyTable.of(plan.dataset, RULE, {name: scores[name] for name in methods}, methods, baseline)
+    table = AccuracyTable.of(plan.dataset, RULE, {Method(name): scores[name] for name in methods}, methods, baseline)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     gaps = {name: paired(scores[name], scores[baseline]) for name in methods if name != baseline}
     return Comparison(

@@ -5,6 +5,7 @@ those of a draw of `domainwise sweep`. A candidate is chosen by its accuracy on 
 like those it was trained on, because that is how the model will be used.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -86,6 +87,12 @@ class Candidate:
     steps: int
     accuracy: float  # on all samples of the domain left out, mean over domains and trials
     domains: Mapping[str, float]
+
+    @property
+    def draw(self) -> int:
+        """The former name of `number`."""
+        warnings.warn("Candidate.draw is now Candidate.number", DeprecationWarning, stacklevel=2)
+        return self.number
 
 
 def ranked_candidates(plan: Plan, curves: Sequence[Curve]) -> list[Candidate]:

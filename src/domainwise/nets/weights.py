@@ -12,6 +12,7 @@ from pathlib import Path
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import data_root
 from domainwise.nets import pretrained_weights
+from domainwise.protocol.runs import WeightsReference
 
 FOLDER = "weights"
 """The folder of weights in the data root; files in the data root itself are found, too."""
@@ -77,12 +78,13 @@ def planned(network: str, weights: str | Path = "", root: Path | None = None) ->
             return ""
         known = WEIGHTS.get(name)
         if known is not None and known.sha256:
-            return f"{known.file}#{known.sha256[:16]}"
+            return str(WeightsReference(known.file, known.sha256[:16]))
         file = known.file if known is not None else name
-    if "#" in file:
+    if WeightsReference.parse(file).file:  # a reference already
         return file
     path, top = find(file, root), data_root(root)
-    return f"{path.name if path.parent in (top / FOLDER, top) else path.absolute()}#{fingerprint(path)}"
+    location = path.name if path.parent in (top / FOLDER, top) else str(path.absolute())
+    return str(WeightsReference(location, fingerprint(path)))
 
 
 def find(file: str, root: Path | None = None) -> Path:
@@ -112,8 +114,8 @@ def _fingerprint(path: Path, _size: int, _time: int) -> str:
 
 
 def locate(reference: str, root: Path | None = None) -> Path:
-    """The file a run was planned with; a missing or different file is a UserError."""
-    file, _, expected = reference.rpartition("#")
+    """The file a run was planned with; one that is missing or has other contents is the user's mistake."""
+    file, expected = WeightsReference.parse(reference)
     path = find(file, root)
     if fingerprint(path) != expected:
         raise UserError(

@@ -8,6 +8,7 @@ from domainwise.data.find import find_dataset
 from domainwise.nets.weights import planned
 from domainwise.paper.presets import DRAWS, TRIALS, Cell, network, steps
 from domainwise.paper.tables import PaperTable
+from domainwise.protocol.runs import WeightsReference
 from domainwise.sweep.plan import Plan
 
 CLEAN = "training domains are judged on clean images, not on augmented ones"
@@ -100,6 +101,6 @@ def _differences(ours: Conditions, paper: Conditions) -> Iterator[str]:
 
 
 def _start(weights: str) -> str:
-    """The initial weights by file name and fingerprint."""
-    file, _, fingerprint = weights.rpartition("#")
+    """What a network starts from, by its file's name; the same name stands for the same contents."""
+    file, fingerprint = WeightsReference.parse(weights)
     return f"weights {Path(file).name} ({fingerprint[:8]})" if weights else "a random start"

@@ -1,4 +1,4 @@
-"""What the datasets in a folder of runs are called, and which of them a user means by a name.
+"""The names of datasets in tables and pages, and which dataset a user means by a name.
 
 A folder of images goes by its name; where its images changed between runs it is several datasets of that name.
 """
@@ -14,16 +14,22 @@ FOLDER = re.compile(r"(?P<path>/.*)#(?P<state>[0-9a-f]{16})(?P<skipping>,skip-ba
 
 
 def title(name: str) -> str:
-    """What tables and pictures call a dataset: a folder by its own name, without its path."""
+    """A dataset's name in tables and pictures: that of a folder is without its path."""
     folder = FOLDER.fullmatch(name)
     return Path(folder["path"]).name if folder else name
 
 
+def path_or_name(name: str) -> str:
+    """What a command takes: the path of a folder of images, or a dataset's name."""
+    folder = FOLDER.fullmatch(name)
+    return folder["path"] if folder else name
+
+
 def titles(datasets: Iterable[str]) -> dict[str, str]:
-    """{dataset: its title}; where others have the same, with the beginning of its state, or all that is known of it."""
+    """{dataset: its title}; equal ones carry the beginning of their folder's state, or are the full name."""
     forms = {name: _forms(name) for name in datasets}
-    taken = [form for own in forms.values() for form in dict.fromkeys(own)]
-    return {name: next(form for form in own if taken.count(form) == 1) for name, own in forms.items()}
+    taken = [form for names in forms.values() for form in dict.fromkeys(names)]
+    return {name: next(form for form in names if taken.count(form) == 1) for name, names in forms.items()}
 
 
 def _forms(name: str) -> tuple[str, str, str]:
@@ -32,15 +38,15 @@ def _forms(name: str) -> tuple[str, str, str]:
     return title(name), f"{title(name)}{state}", name
 
 
-def means(name: str, dataset: str) -> bool:
-    """Whether a user may mean a dataset by a title, alone or with the state, or by all that is known of it."""
+def is_named(name: str, dataset: str) -> bool:
+    """Whether a user may call a dataset so: by its title, alone or with the folder's state, or by its full name."""
     return name in _forms(dataset)
 
 
-def called(name: str, datasets: Iterable[str], where: Path) -> set[str]:
-    """Those that a user may mean."""
+def matching(name: str, datasets: Iterable[str], folder: Path) -> set[str]:
+    """The datasets of a folder of runs that a user may call so."""
     known = set(datasets)
-    found = {dataset for dataset in known if means(name, dataset)}
-    if not found:
-        raise unknown(f"dataset in {where}", name, titles(known).values())
-    return found
+    result = {dataset for dataset in known if is_named(name, dataset)}
+    if not result:
+        raise unknown(f"dataset in {folder}", name, titles(known).values())
+    return result

@@ -5,8 +5,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.spaces import HParams
@@ -25,6 +26,21 @@ FORMAT = 2
 def added(default: Any) -> Any:
     """A field added after runs were published: at its default it is left out of descriptions and identities."""
     return field(default=default, metadata={"added": True})
+
+
+class WeightsReference(NamedTuple):
+    """A weights file and the first 16 digits of its SHA-256; a Run writes both as "file#fingerprint"."""
+
+    file: str
+    fingerprint: str
+
+    @classmethod
+    def parse(cls, text: str) -> "WeightsReference":
+        file, _, fingerprint = text.rpartition("#")
+        return cls(file, fingerprint)
+
+    def __str__(self) -> str:
+        return f"{self.file}#{self.fingerprint}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,14 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
 
+    @classmethod
+    def plan(cls, *args: Any, **kwargs: Any) -> "Run":
+        """The former name of `domainwise.plan`."""
+        import domainwise
+
+        deprecation.warn("Run.plan", "domainwise.plan")
+        return domainwise.plan(*args, **kwargs)
+
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {one.name: getattr(self, one.name) for one in fields(self) if not self._is_left_out(one)}
@@ -81,7 +105,7 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
-        described = self.describe() | {"weights": self.weights.rpartition("#")[2]}
+        described = self.describe() | {"weights": WeightsReference.parse(self.weights).fingerprint}
         text = json.dumps(described, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

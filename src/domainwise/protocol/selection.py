@@ -7,6 +7,7 @@ unseen domain's `in` accuracy there. Ties go to the highest draw, as in DomainBe
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,40 @@ from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, order=True)
+class Method:
+    """An algorithm, and the name of the search where one algorithm is searched in several spaces: a row of a table."""
+
+    algorithm: str
+    variant: str = ""
+
+    @classmethod
+    def of(cls, run: Run) -> "Method":
+        return cls(run.algorithm, run.variant)
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
+
+
+@dataclass(frozen=True, order=True)
+class Column:
+    """An unseen domain, and in the single-source setting the training domain: a column of a table."""
+
+    unseen: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.unseen}" if self.source else self.unseen
+
+
+class Search(NamedTuple):
+    """The draws that a rule chooses from share these."""
+
+    method: Method
+    column: Column
+    trial: int
 
 
 @dataclass(frozen=True)
@@ -40,11 +75,12 @@ class Curve:
 
     def until(self, step: int) -> "Curve":
         """The same run as if it had ended after this step."""
-        kept = sum(own <= step for own in self.steps)
-        return replace(self, steps=self.steps[:kept], accuracy={part: v[:kept] for part, v in self.accuracy.items()})
+        count = sum(evaluated <= step for evaluated in self.steps)
+        accuracy = {part: values[:count] for part, values in self.accuracy.items()}
+        return replace(self, steps=self.steps[:count], accuracy=accuracy)
 
     def mean(self, domains: Sequence[str], split: str) -> Floats | None:
-        """The mean accuracy over domains, per step; None where one was not judged."""
+        """The mean accuracy over domains, per step; None where one was not evaluated."""
         curves = [self.accuracy.get((domain, split)) for domain in domains]
         known = [curve for curve in curves if curve is not None]
         return np.mean(known, axis=0) if known and len(known) == len(curves) else None
@@ -60,10 +96,10 @@ class Choice:
 
 
 Score = Callable[[Curve, str], Floats | None]
-"""How good each evaluation of a curve looks for an unseen domain; None if the rule cannot judge it."""
+"""The rule's score of each evaluation of a curve for an unseen domain; None if the curve lacks what the rule needs."""
 
 
-def training_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it must not look)
+def training_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (the rule must not use it)
     """Over all draws and evaluations, the highest mean `out` accuracy of the training domains."""
     return curve.mean(curve.run.train_domains, "out")
 
@@ -95,8 +131,8 @@ def leave_one_domain_out(curve: Curve, unseen: str) -> Floats | None:
     return np.mean(scores, axis=0)
 
 
-def validation_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it must not look)
-    """Over all draws and evaluations, the highest accuracy on the validation domains, judged whole as their `in`."""
+def validation_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (the rule must not use it)
+    """Over all draws and evaluations, the highest accuracy on the validation domains, all of whose images are `in`."""
     return curve.mean(curve.run.validation_domains, "in")
 
 
@@ -109,7 +145,7 @@ RULES: dict[str, Score] = {
 
 
 def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
-    """The rule's choice among the draws of one search; None if it can judge none of them."""
+    """The rule's choice among the draws of one search; None if none of them has what the rule needs."""
     best: tuple[float, Choice] | None = None
     for curve in sorted(curves, key=lambda curve: curve.run.draw, reverse=True):
         scores = RULES[rule](curve, unseen) if curve.steps else None
@@ -121,16 +157,12 @@ def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
     return best[1] if best else None
 
 
-def method(run: Run) -> str:
-    """The name of a table's row."""
-    return f"{run.algorithm} ({run.variant})" if run.variant else run.algorithm
-
-
-def searches(curves: Sequence[Curve]) -> dict[tuple[str, str, str, int], list[Curve]]:
-    """{(method, training domain or "", unseen domain, trial): its draws}."""
-    grouped: dict[tuple[str, str, str, int], list[Curve]] = {}
+def searches(curves: Sequence[Curve]) -> dict[Search, list[Curve]]:
+    """The draws of every search; a run with several unseen domains belongs to one search per domain."""
+    grouped: dict[Search, list[Curve]] = {}
     for curve in curves:
         source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
         for unseen in curve.run.test_domains:
-            grouped.setdefault((method(curve.run), source, unseen, curve.run.trial), []).append(curve)
+            search = Search(Method.of(curve.run), Column(unseen, source), curve.run.trial)
+            grouped.setdefault(search, []).append(curve)
     return grouped

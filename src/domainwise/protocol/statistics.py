@@ -6,21 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Choice, Curve, searches, select
+from domainwise.protocol.selection import Choice, Column, Curve, Method, searches, select
 
-Scores = dict[str, dict[str, dict[int, float]]]
-"""method -> column (unseen domain, or training domain → unseen domain) -> trial -> selected accuracy in per cent."""
-ARROW = " → "
-"""Between a training domain and an unseen one, in the name of a column."""
+ByTrial = Mapping[Column, Mapping[int, float]]
+Scores = dict[Method, dict[Column, dict[int, float]]]
+"""method -> column -> trial -> selected accuracy in per cent."""
+Choices = dict[Method, dict[Column, dict[int, Choice]]]
+"""method -> column -> trial -> the choice of a rule."""
+AVERAGE = Column("average")
+"""The column of the average over all others."""
 FEWEST_PAIRS = 4
-"""Of fewer, a standard error says little: two or three gaps may be alike by chance."""
-Choices = dict[str, dict[str, dict[int, Choice]]]
-"""method -> column -> trial -> what a rule chose."""
+"""With fewer pairs a standard error says little: two or three gaps may be alike by chance."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its standard error over n values, which a single one does not have."""
+    """A mean over n values and its standard error, which is shown for two or more."""
 
     mean: float
     error: float
@@ -68,35 +69,33 @@ class Difference:
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
 
 
-def column_of(source: str, unseen: str) -> str:
-    """What a column is called: the unseen domain, after the training domain where there is one alone."""
-    return f"{source}{ARROW}{unseen}" if source else unseen
-
-
 def choices(curves: Sequence[Curve], rule: str) -> Choices:
-    """The rule's choice for every method, column and trial that it can judge."""
-    found: Choices = {}
-    for (method, source, unseen, trial), draws in searches(curves).items():
-        choice = select(draws, unseen, rule)
+    """The rule's choice for every search whose draws have what the rule needs."""
+    chosen: Choices = {}
+    for (method, column, trial), draws in searches(curves).items():
+        choice = select(draws, column.unseen, rule)
         if choice is not None:
-            found.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = choice
-    return found
+            chosen.setdefault(method, {}).setdefault(column, {})[trial] = choice
+    return chosen
 
 
-def accuracies(found: Choices) -> Scores:
-    """Of every choice its accuracy, in per cent."""
+def accuracies(chosen: Choices) -> Scores:
+    """The accuracy of every choice, in per cent."""
     return {
-        method: {column: {trial: 100 * c.accuracy for trial, c in by_trial.items()} for column, by_trial in own.items()}
-        for method, own in found.items()
+        method: {
+            column: {trial: 100 * choice.accuracy for trial, choice in by_trial.items()}
+            for column, by_trial in by_column.items()
+        }
+        for method, by_column in chosen.items()
     }
 
 
 def selected(curves: Sequence[Curve], rule: str) -> Scores:
-    """What the rule's choices reach."""
+    """The accuracies of the rule's choices, in per cent."""
     return accuracies(choices(curves, rule))
 
 
-def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -> Estimate | None:
+def average(scores: ByTrial, columns: Sequence[Column]) -> Estimate | None:
     """Over these columns: their mean per trial first, then over the trials that have all of them; None without any."""
     trials = set.intersection(*(set(scores.get(column, {})) for column in columns)) if columns else set()
     if not trials:
@@ -104,31 +103,31 @@ def average(scores: Mapping[str, Mapping[int, float]], columns: Sequence[str]) -
     return estimate([float(np.mean([scores[column][trial] for column in columns])) for trial in sorted(trials)])
 
 
-def searched(curves: Sequence[Curve], columns: Sequence[str], rule: str) -> dict[str, list[Estimate]]:
-    """{method: the average over these columns with 1, 2, ... draws}."""
-    ranked: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for (method, source, unseen, trial), draws in searches(curves).items():
-        if own := preferred(draws, unseen, rule):
-            ranked.setdefault(method, {}).setdefault(column_of(source, unseen), {})[trial] = own
-    found = {}
+def averages_by_draws(curves: Sequence[Curve], columns: Sequence[Column], rule: str) -> dict[Method, list[Estimate]]:
+    """{method: the expected average over these columns with 1, 2, ... draws to choose from}."""
+    ranked: dict[Method, dict[Column, dict[int, list[float]]]] = {}
+    for (method, column, trial), draws in searches(curves).items():
+        if ranking := ranked_accuracies(draws, column.unseen, rule):
+            ranked.setdefault(method, {}).setdefault(column, {})[trial] = ranking
+    result = {}
     for method, by_column in ranked.items():
-        most = min(len(own) for by_trial in by_column.values() for own in by_trial.values())
+        most = min(len(ranking) for by_trial in by_column.values() for ranking in by_trial.values())
         scores = (
-            {column: {t: expected(own, k) for t, own in by_trial.items()} for column, by_trial in by_column.items()}
+            {column: {t: expected(r, k) for t, r in by_trial.items()} for column, by_trial in by_column.items()}
             for k in range(1, 1 + most)
         )
         averages = [average(of_k, columns) for of_k in scores]
-        found[method] = [one for one in averages if one is not None]
-    return found
+        result[method] = [one for one in averages if one is not None]
+    return result
 
 
-def preferred(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
-    """Accuracies, in per cent, of what a rule chooses, and of what it would choose next if that were not there."""
-    left, found = list(curves), []
-    while choice := select(left, unseen, rule):
-        found.append(100 * choice.accuracy)
-        left = [curve for curve in left if curve.run != choice.run]
-    return found
+def ranked_accuracies(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
+    """Accuracies, in per cent, of the rule's first choice, of its choice among the remaining draws, and so on."""
+    remaining, ranking = list(curves), []
+    while choice := select(remaining, unseen, rule):
+        ranking.append(100 * choice.accuracy)
+        remaining = [curve for curve in remaining if curve.run != choice.run]
+    return ranking
 
 
 def expected(ranked: Sequence[float], k: int) -> float:
@@ -137,17 +136,18 @@ def expected(ranked: Sequence[float], k: int) -> float:
     return sum(math.comb(n - 1 - j, k - 1) * value for j, value in enumerate(ranked)) / math.comb(n, k)
 
 
-def paired(a: Mapping[str, Mapping[int, float]], b: Mapping[str, Mapping[int, float]]) -> Difference | None:
+def paired(a: ByTrial, b: ByTrial) -> Difference | None:
     """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation.
 
-    What was trained on one domain and judged on several is one pair, by its mean over them.
+    One training domain evaluated on several unseen ones is one pair, by its mean over them.
     """
     by_pair: dict[tuple[str, int], list[float]] = {}
     for column in (column for column in a if column in b):
         for trial in (trial for trial in a[column] if trial in b[column]):
-            by_pair.setdefault((column.partition(ARROW)[0], trial), []).append(a[column][trial] - b[column][trial])
+            pair = (column.source or column.unseen, trial)
+            by_pair.setdefault(pair, []).append(a[column][trial] - b[column][trial])
     if not by_pair:
         return None
-    gaps = [float(np.mean(own)) for own in by_pair.values()]
+    gaps = [float(np.mean(pair)) for pair in by_pair.values()]
     error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else None
     return Difference(float(np.mean(gaps)), error, sum(g > 0 for g in gaps), sum(g < 0 for g in gaps), len(gaps))

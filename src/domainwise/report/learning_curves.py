@@ -1,33 +1,33 @@
-"""Courses: how a method's accuracy develops while it trains, over the trials of what was chosen."""
+"""Learning curves: a method's accuracy over the steps of training, over the trials of the selected runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Choice, Curve, Floats
-from domainwise.protocol.statistics import ARROW, Choices, estimate
+from domainwise.protocol.selection import Choice, Column, Curve, Floats, Method
+from domainwise.protocol.statistics import Choices, estimate
 
 POINTS = 100
 """Longer curves are thinned to this many points."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """One method's accuracy, with one domain unseen, over the steps: mean, standard error, and the selected points."""
+class LearningCurve:
+    """One method's accuracy in one column, over the steps: mean, standard error, and the selected points."""
 
-    method: str
+    method: Method
     steps: tuple[int, ...]
     mean: tuple[float, ...]
     error: tuple[float, ...]
     chosen: tuple[tuple[int, float, int], ...]
     """(step, accuracy, trial)."""
     runs: tuple[tuple[float, ...], ...]
-    """Of every trial its accuracies at these steps, as far as it reached."""
+    """The accuracies of every trial at these steps, as far as it reached."""
 
 
 Accuracy = Callable[[Curve, str], Floats | None]
-"""Of a run and its unseen domain, per evaluation; None where it was not judged."""
+"""Of a run and its unseen domain, per evaluation; None where it was not evaluated."""
 
 
 def unseen_accuracy(curve: Curve, unseen: str) -> Floats | None:
@@ -35,40 +35,43 @@ def unseen_accuracy(curve: Curve, unseen: str) -> Floats | None:
     return curve.accuracy.get((unseen, "in"))
 
 
-def learned_by_heart(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it looks at the others)
-    """How much higher on the images trained on than on others of the same domains."""
-    trained, others = (curve.mean(curve.run.train_domains, split) for split in ("in", "out"))
-    return None if trained is None or others is None else trained - others
+def generalisation_gap(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it uses the training domains)
+    """Accuracy on the images trained on minus that on held-out images of the same domains."""
+    trained, held_out = (curve.mean(curve.run.train_domains, split) for split in ("in", "out"))
+    return None if trained is None or held_out is None else trained - held_out
 
 
-def course(method: str, curves: Sequence[tuple[Curve, Choice]], unseen: str, of: Accuracy) -> Course | None:
+def learning_curve(
+    method: Method, selected: Sequence[tuple[Curve, Choice]], unseen: str, accuracy: Accuracy
+) -> LearningCurve | None:
     """Over the selected run of every trial; at each step, over the trials that reached it. None without any."""
-    judged = [(curve, choice, found) for curve, choice in curves if (found := of(curve, unseen)) is not None]
-    if not judged:
+    evaluated = [(curve, choice, v) for curve, choice in selected if (v := accuracy(curve, unseen)) is not None]
+    if not evaluated:
         return None
-    reached = [dict(zip(curve.steps, (100 * found).tolist(), strict=True)) for curve, _, found in judged]
-    steps = sorted({step for own in reached for step in own})
+    by_step = [dict(zip(curve.steps, (100 * values).tolist(), strict=True)) for curve, _, values in evaluated]
+    steps = sorted({step for values in by_step for step in values})
     if len(steps) > POINTS:
         steps = [steps[i] for i in np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
-    at_each = [estimate([own[step] for own in reached if step in own]) for step in steps]
-    mean, error = tuple(found.mean for found in at_each), tuple(found.error for found in at_each)
+    estimates = [estimate([values[step] for values in by_step if step in values]) for step in steps]
+    mean, error = tuple(e.mean for e in estimates), tuple(e.error for e in estimates)
     chosen = tuple(
-        (choice.step, own[choice.step], choice.run.trial) for (_, choice, _), own in zip(judged, reached, strict=True)
+        (choice.step, values[choice.step], choice.run.trial)
+        for (_, choice, _), values in zip(evaluated, by_step, strict=True)
     )
-    runs = tuple(tuple(own[step] for step in steps if step in own) for own in reached)
-    return Course(method, tuple(steps), mean, error, chosen, runs)
+    runs = tuple(tuple(values[step] for step in steps if step in values) for values in by_step)
+    return LearningCurve(method, tuple(steps), mean, error, chosen, runs)
 
 
-def courses(
-    curves: Sequence[Curve], found: Choices, columns: Sequence[str], of: Accuracy = unseen_accuracy
-) -> dict[str, list[Course]]:
-    """{column: a course per method that has one}, from what a rule chose."""
+def learning_curves(
+    curves: Sequence[Curve], chosen: Choices, columns: Sequence[Column], accuracy: Accuracy = unseen_accuracy
+) -> dict[Column, list[LearningCurve]]:
+    """{column: the learning curve of every method that has one}, from the choices of a rule."""
     by_run = {curve.run.id: curve for curve in curves}
-    result: dict[str, list[Course]] = {}
+    result: dict[Column, list[LearningCurve]] = {}
     for column in columns:
-        for method, own in found.items():
-            if column in own:
-                pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(own[column].items())]
-                if (drawn := course(method, pairs, column.split(ARROW)[-1], of)) is not None:
-                    result.setdefault(column, []).append(drawn)
+        for method, by_column in chosen.items():
+            if column in by_column:
+                pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(by_column[column].items())]
+                if (curve := learning_curve(method, pairs, column.unseen, accuracy)) is not None:
+                    result.setdefault(column, []).append(curve)
     return result

@@ -11,7 +11,6 @@ from domainwise.core.phrasing import counted
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
-from domainwise.report.formats import markdown
 from domainwise.sweep.collection import collect
 from domainwise.sweep.plan import Plan, saved_plans
 from domainwise.sweep.published import FILE, PublishedRun, is_published, read_published, write_published
@@ -50,7 +49,7 @@ def publish(folder: Path, target: Path) -> Publication:
     file = write_published(target, (_published(folder, run) for run in collection.runs if run.id in comparable))
     _replace_plans(plans, target)
     found = collect(target)
-    rendered = [markdown(table) for rule in RULES for table in tables(found, rule)]
+    rendered = [table.as_table().markdown() for rule in RULES for table in tables(found, rule)]
     with files.atomic(target / TABLES) as text:
         text.write("\n".join([*rendered, *origins(collection.statuses[key] for key in sorted(comparable))]).encode())
     return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))

@@ -1,28 +1,33 @@
 """Collecting: the curves of all runs in a folder, grouped into experiments and searches, ready for selection.
 
 A search is what a rule chooses from: the draws of one algorithm for the same domains and trial. An experiment is what
-goes into one table: everything alike but algorithm, domains, draw and trial.
+goes into one table: all runs that differ only in algorithm, domains, draw and trial.
 """
 
 import gc
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
-from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve, method
+from domainwise.protocol.runs import Run, WeightsReference
+from domainwise.protocol.selection import Curve, Method
 from domainwise.sweep.published import is_published, read_published
 
 
 @dataclass(frozen=True, order=True)
 class Experiment:
-    """What all runs of one table have in common."""
+    """The settings that all runs of one table share."""
 
     dataset: str
     setting: str
@@ -37,30 +42,61 @@ class Experiment:
     """Domains that were neither trained nor tested on."""
 
 
-@dataclass(frozen=True)
-class Collection:
-    """What a folder holds: curves of the runs that were judged at least once, and how each ended."""
+@dataclass(frozen=True, repr=False)
+class Collection(Tabular):
+    """The contents of a folder: curves of the runs with at least one evaluation, and how each run ended."""
 
     curves: tuple[Curve, ...]
     statuses: dict[str, Status]
     notes: tuple[str, ...]
     runs: tuple[Run, ...] = ()
-    """Every run found, judged or not."""
+    """Every run found, evaluated or not."""
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
-        """The curves of each table; of runs that leave out two domains only the role of companions is kept."""
+        """The curves of each table; runs that leave out two domains serve as companions only."""
         grouped: dict[Experiment, list[Curve]] = {}
         for curve in with_companions(self.curves):
             grouped.setdefault(experiment(curve.run), []).append(curve)
         return dict(sorted(grouped.items()))
+
+    def as_table(self) -> Table:
+        """A row per experiment."""
+        rows = []
+        for one, curves in self.experiments().items():
+            methods = dict.fromkeys(str(Method.of(curve.run)) for curve in curves)
+            facts = [title(one.dataset), one.setting, one.network, ", ".join(methods)]
+            rows.append([*facts, str(one.steps), str(len(curves))])
+        done = sum(status.status == "done" for status in self.statuses.values())
+        headings = ("dataset", "setting", "network", "methods", "steps", "runs")
+        return Table(headings, rows, f"{counted(len(self.runs), 'run')}, {done} done", notes=self.notes, labels=4)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One per run, evaluation, domain and split."""
+        return [
+            {
+                "run": curve.run.id,
+                "dataset": curve.run.dataset,
+                "method": str(Method.of(curve.run)),
+                "unseen": "+".join(curve.run.test_domains),
+                "draw": curve.run.draw,
+                "trial": curve.run.trial,
+                "step": step,
+                "domain": domain,
+                "split": split,
+                "accuracy": float(values[i]),
+            }
+            for curve in self.curves
+            for i, step in enumerate(curve.steps)
+            for (domain, split), values in curve.accuracy.items()
+        ]
 
 
 def experiment(run: Run) -> Experiment:
     known = DATASETS[run.dataset].domains if run.dataset in DATASETS and run.setting == "multi" else ()
     used = set(run.domains)
     unused = tuple(domain for domain in known if domain not in used)
-    start = run.weights.rpartition("#")[2]
-    facts = (run.network, run.steps, run.precision, start, run.augmentation, run.image_size, run.seed)
+    weights = WeightsReference.parse(run.weights).fingerprint
+    facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
     return Experiment(run.dataset, run.setting, *facts, unused)
 
 
@@ -87,8 +123,8 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
         else:
             unseen = curve.run.test_domains[0]
             companions = {}
-            found = pairs.get((*_drawn(curve.run), unseen), [])
-            for other in sorted(found, key=lambda other: other.run.hparams == curve.run.hparams):  # its own at the end
+            others = pairs.get((*_drawn(curve.run), unseen), [])
+            for other in sorted(others, key=lambda other: other.run.hparams == curve.run.hparams):  # equal ones win
                 further = next(domain for domain in other.run.test_domains if domain != unseen)
                 companions[further] = other
             result.append(replace(curve, companions=companions) if companions else curve)
@@ -96,14 +132,14 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
 
 
 def _drawn(run: Run) -> tuple[object, ...]:
-    """What the runs of one draw share, whichever domains they leave out."""
-    return (experiment(run), method(run), run.trial, run.draw)
+    """The key that the runs of one draw share, whichever domains they leave out."""
+    return (experiment(run), Method.of(run), run.trial, run.draw)
 
 
 def collect(folder: Path) -> Collection:
     """Reads every run below a folder, or the one whose own folder it is, or those published in it.
 
-    What is not a run's is noted, not read.
+    Anything else in the folder is noted and skipped.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
@@ -111,11 +147,20 @@ def collect(folder: Path) -> Collection:
         found = read_published(folder)
         curves = tuple(one.curve for one in found if one.steps)
         return Collection(curves, {one.run.id: one.status for one in found}, (), tuple(one.run for one in found))
-    gc.disable()  # millions of short-lived rows and no cycles: looking for some would take a third of the time
-    try:
+    with _no_garbage_collection():
         return _collect(folder)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of short-lived rows form no cycles; looking for some would take a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def _collect(folder: Path) -> Collection:
@@ -127,15 +172,15 @@ def _collect(folder: Path) -> Collection:
         try:
             run = Run.from_description(json.loads(path.read_text()))
         except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
-            notes.append(f"{path.parent}: passed over (not a run of this version: {error or type(error).__name__})")
+            notes.append(f"{path.parent}: skipped (not a run of this version: {error or type(error).__name__})")
             continue
         if path.parent.name != run.id:
-            notes.append(f"{path.parent}: passed over (a copy of {run.id})")
+            notes.append(f"{path.parent}: skipped (a copy of {run.id})")
             continue
         try:
             curve, status = read_curve(RunFolder(path.parent.parent, run))
         except UserError as error:
-            notes.append(f"{path.parent}: passed over ({error})")
+            notes.append(f"{path.parent}: skipped ({error})")
             continue
         runs.append(run)
         if status is not None:
@@ -151,9 +196,9 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
         text = folder.records_file.read_bytes()
     except FileNotFoundError:
         return Curve(folder.run, (), {}), None
-    whole = text[: text.rfind(b"\n") + 1].rstrip(b"\n")
+    complete = text[: text.rfind(b"\n") + 1].rstrip(b"\n")
     try:
-        rows = json.loads(b"[" + whole.replace(b"\n", b",") + b"]")
+        rows = json.loads(b"[" + complete.replace(b"\n", b",") + b"]")
         status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
         at: dict[tuple[str, str], list[int]] = {}
         values: dict[tuple[str, str], list[float]] = {}
@@ -162,10 +207,10 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
             at.setdefault(part, []).append(row["step"])
             values.setdefault(part, []).append(row["accuracy"])
         steps = next(iter(at.values()), [])
-        if any(own != steps for own in at.values()) or steps != sorted(set(steps)):
+        if any(others != steps for others in at.values()) or steps != sorted(set(steps)):
             raise ValueError("not one row per step, domain and split")
-        accuracy = {part: np.array(own, dtype=np.float64) for part, own in values.items()}
-        if not all(np.isfinite(own).all() for own in accuracy.values()):
+        accuracy = {part: np.array(column, dtype=np.float64) for part, column in values.items()}
+        if not all(np.isfinite(column).all() for column in accuracy.values()):
             raise ValueError("an accuracy is a number")
     except (ValueError, TypeError, KeyError):
         records, status = folder.read()
@@ -176,8 +221,8 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
     """{run's id: its penalties} of the runs that tracked some."""
     if is_published(folder):
-        kept = {one.run.id: list(one.penalties) for one in read_published(folder)}
-        found = {run.id: kept.get(run.id, []) for run in runs}
+        published = {one.run.id: list(one.penalties) for one in read_published(folder)}
+        penalties = {run.id: published.get(run.id, []) for run in runs}
     else:
-        found = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
-    return {key: rows for key, rows in found.items() if rows}
+        penalties = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
+    return {key: rows for key, rows in penalties.items() if rows}

@@ -15,7 +15,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import HELD_OUT, Run
-from domainwise.protocol.selection import Curve, method
+from domainwise.protocol.selection import Curve, Method
 from domainwise.sweep.collection import Collection, collect, experiment
 from domainwise.sweep.published import is_published
 
@@ -25,7 +25,7 @@ NETWORK = "domainbed"
 
 
 class Job(NamedTuple):
-    """What DomainBed's collection tells records apart by. A job run twice is one job with more records."""
+    """The key by which DomainBed's collection groups records. A job run twice is one job with more records."""
 
     dataset: str
     algorithm: str
@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class Results:
-    """All that was found of one job."""
+    """All records of one job."""
 
     hparams: dict[str, Any]
     held_out: float
@@ -61,7 +61,7 @@ def is_domainbed(folder: Path) -> bool:
 def collect_any(folder: Path) -> Collection:
     """Reads a folder of ours or of DomainBed's."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
 
 
@@ -70,8 +70,8 @@ def collect_domainbed(folder: Path) -> Collection:
 
     The Runs describe jobs for grouping and selection and cannot be trained. As in DomainBed's tables, jobs of one
     dataset belong together however far they came: they share the steps of the longest. A job's own seed, which differs
-    with the test environments and would part a job from those that leave out one more, is left out. What is not a
-    record is passed over with a note, a last line cut short without.
+    with the test environments and would part a job from those that leave out one more, is left out. A
+    line that is not a record is skipped with a note; a last line cut short, without.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the output folder of a DomainBed sweep")
@@ -100,11 +100,11 @@ def _results(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
-    """Adds a file's evaluations to those of their jobs; says what was passed over."""
+    """Adds a file's evaluations to those of their jobs; returns notes on skipped lines."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        return [f"{path}: passed over ({error.strerror})"]
+        return [f"{path}: skipped ({error.strerror})"]
     read, faults = 0, []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -123,8 +123,8 @@ def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
         jobs[job].done &= done
         read += 1
     if faults:
-        return [f"{path}: {len(faults)} of {read + len(faults)} lines passed over ({faults[0]})"]
-    return [] if read else [f"{path}: passed over (no evaluation in it)"]
+        return [f"{path}: {len(faults)} of {read + len(faults)} lines skipped ({faults[0]})"]
+    return [] if read else [f"{path}: skipped (no evaluation in it)"]
 
 
 def _parse(row: Any) -> tuple[Job, Evaluation]:
@@ -151,7 +151,7 @@ def _scalars(hparams: Any) -> dict[str, Any]:
 
 
 def _curve(job: Job, results: Results, steps: int) -> Curve:
-    """One curve of all records, by step; where a step was judged twice, both count, the later read last."""
+    """One curve of all records, by step; where a step was evaluated twice, both count, the later read last."""
     names = [f"env{i}" for i in range(job.environments)]
     if job.dataset in DATASETS and len(DATASETS[job.dataset].domains) == job.environments:
         names = list(DATASETS[job.dataset].domains)
@@ -179,18 +179,18 @@ def _curve(job: Job, results: Results, steps: int) -> Curve:
 def export_domainbed(folder: Path, target: Path) -> int:
     """Writes our runs as DomainBed would have, for its own collection; returns how many.
 
-    We do not judge `in` of training environments, so `env{i}_in_acc` is there for test environments only: all that the
-    collection asks for. Training losses, and hyper-parameters that have no value, are left out as well; `epoch` is 0,
-    because records do not know how many images there were, and `mem_gb` too. `step_time` includes evaluations.
+    We do not evaluate `in` of training environments, so `env{i}_in_acc` is there for test environments only: all that
+    the collection asks for. Training losses, and hyper-parameters that have no value, are left out as well; `epoch` is
+    0, because records do not know how many images there were, and `mem_gb` too. `step_time` includes evaluations.
 
     Left out are runs that the format cannot describe, for it knows only training on everything but the test
     environments: those of the single-source setting or with validation domains, those that use only some of the
-    domains, and those never judged.
+    domains, and those never evaluated.
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} exists and is not an empty folder: choose another to export to")
     if is_published(folder):
-        raise UserError(f"{folder} holds published records: first domainwise unpack {folder} FOLDER, then export that")
+        raise UserError(f"{folder} holds published records: unpack them into a folder first, then export that")
     collection = collect(folder)
     order = _order(curve.run for curve in collection.curves)
     curves = [curve for curve in collection.curves if _expressible(curve, order[curve.run.dataset])]
@@ -212,11 +212,11 @@ def export_domainbed(folder: Path, target: Path) -> int:
 
 def _order(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
     """{dataset: its domains in the order of their numbers}; of a dataset we do not know, those of its runs by name."""
-    found: dict[str, set[str]] = {}
+    used: dict[str, set[str]] = {}
     for run in runs:
-        found.setdefault(run.dataset, set()).update(run.train_domains, run.validation_domains, run.test_domains)
+        used.setdefault(run.dataset, set()).update(run.domains)
     return {
-        name: DATASETS[name].domains if name in DATASETS else tuple(sorted(domains)) for name, domains in found.items()
+        name: DATASETS[name].domains if name in DATASETS else tuple(sorted(domains)) for name, domains in used.items()
     }
 
 
@@ -232,11 +232,11 @@ def _check_distinct(runs: Iterable[Run]) -> None:
     first: dict[object, Run] = {}
     for run in runs:
         table = first.setdefault(run.dataset, run)
-        job = first.setdefault((run.dataset, method(run), frozenset(run.test_domains), run.draw, run.trial), run)
+        job = first.setdefault((run.dataset, Method.of(run), frozenset(run.test_domains), run.draw, run.trial), run)
         if job is not run or experiment(table) != experiment(run):
             other = job if job is not run else table
             raise UserError(
-                f"DomainBed's format cannot tell run {run.id} from {other.id} (it does not know network, steps, "
+                f"DomainBed's format cannot distinguish run {run.id} from {other.id} (it lacks network, steps, "
                 "precision and seed): export each search from a folder of its own"
             )
 
@@ -244,7 +244,7 @@ def _check_distinct(runs: Iterable[Run]) -> None:
 def _rows(curve: Curve, order: Sequence[str], seconds: Mapping[int, float], output_dir: str) -> list[dict[str, Any]]:
     run = curve.run
     args = {
-        "algorithm": method(run),
+        "algorithm": str(Method.of(run)),
         "checkpoint_freq": run.evaluate_every,
         "data_dir": "",
         "dataset": run.dataset,

@@ -34,7 +34,6 @@ def launch(
 ) -> Generator[Event]:
     """Trains the runs and yields their events; what would stop all of them is an error before anything is written."""
     check_launcher(on)
-    settings.check(runs, here=on == "local")
     if on == "ray":
         return ray.execute(runs, settings, address)
     if on == "slurm":

@@ -44,7 +44,10 @@ def execute(
     `per_gpu` runs share each worker [default: one on a CPU, several on a GPU if their networks are small].
     """
     settings.check(runs)
-    settings = settings.for_workers()
+    return _execute(runs, settings.for_workers(), workers, per_gpu)
+
+
+def _execute(runs: Sequence[Run], settings: Settings, workers: int | None, per_gpu: int | None) -> Generator[Event]:
     waiting: deque[Run] = deque()
     yield from unfinished(runs, settings, waiting)
     per_worker = per_gpu or _runs_per_worker(waiting, settings)

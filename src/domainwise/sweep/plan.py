@@ -7,7 +7,6 @@ plans/<id>.runs.json.gz    the description of each of its runs: they can be read
 import gzip
 import hashlib
 import json
-import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -38,8 +37,9 @@ SEARCHES = ("draws", "candidates")
 def training_options(
     device: str = "auto", data_root: Path | None = None, **options: Unpack[TrainingKeywords]
 ) -> TrainingOptions:
-    """A user's options as runs record them: precision "auto" (here the default) becomes that of the device, a file of
-    weights becomes "file#fingerprint".
+    """A user's options as runs record them.
+
+    The precision "auto", here the default, becomes that of the device; a file of weights becomes "file#fingerprint".
     """
     from domainwise.engine.devices import pick_precision
 
@@ -376,8 +376,9 @@ def _check_names(plan: Plan, folder: Path) -> None:
             if name in registry:
                 continue
             if missing := [file for file in plugins.saved_names(folder) if file not in plugins.files()]:
-                options = " ".join(f"--plugin {shlex.quote(file)}" for file in missing)
-                raise UserError(f"{folder} was made with code of your own: give {options} here too")
+                raise UserError(
+                    f"{folder} was made with plugins; load them here too: {', '.join(missing)}", argument="plugin"
+                )
             raise unknown(registry.kind, name, registry)
 
 

@@ -1,4 +1,4 @@
-"""Published records: what a sweep found out in one compressed file, small enough to keep beside the source.
+"""Published records: those of a sweep in one compressed file, small enough to keep beside the source.
 
 The file holds a line per run: its description, how it ended, and its evaluations. Accuracies are exactly those
 recorded, so that every selection rule chooses from them what it chose from the sweep's folder; losses keep three
@@ -97,7 +97,7 @@ def is_published(folder: Path) -> bool:
 
 def write_published(folder: Path, runs: Iterable[PublishedRun]) -> Path:
     """The same runs give the same bytes."""
-    ordered = sorted(runs, key=lambda one: (*_place(one.run), one.run.id))
+    ordered = sorted(runs, key=lambda one: (*_order(one.run), one.run.id))
     text = "".join(one.line() + "\n" for one in ordered)
     with files.atomic(folder / FILE) as file:
         file.write(gzip.compress(text.encode(), mtime=0))
@@ -113,8 +113,8 @@ def read_published(folder: Path) -> list[PublishedRun]:
         raise UserError(f"{path} holds no published records ({error}): restore it") from None
 
 
-def _place(run: Run) -> tuple[Any, ...]:
-    """What is alike stands together, which compresses best."""
+def _order(run: Run) -> tuple[Any, ...]:
+    """Similar runs beside each other compress best."""
     return (run.dataset, run.setting, run.algorithm, run.variant, run.test_domains, run.trial, run.draw)
 
 

@@ -110,5 +110,6 @@ def _check_reachable(address: str) -> None:
 
 
 def execute(runs: Sequence[Run], settings: Settings, address: str | None = None) -> Generator[Event]:
-    """Trains all runs that have not ended yet as Ray tasks."""
+    """Trains all runs that have not ended yet as Ray tasks and yields their events."""
+    settings.check(runs, here=False)
     return execute_on(RayCluster(address, settings.device), runs, settings)

@@ -141,7 +141,11 @@ def _last_line(text: str) -> str:
 
 
 def execute(runs: Sequence[Run], settings: Settings, parameters: Mapping[str, Any] | None = None) -> Generator[Event]:
-    """Trains all runs that have not ended yet as Slurm jobs; `parameters` are submitit's (timeout_min, ...)."""
+    """Trains all runs that have not ended yet as Slurm jobs and yields their events.
+
+    `parameters` are submitit's (timeout_min, ...).
+    """
+    settings.check(runs, here=False)
     parameters = parameters or {}
     requests_gpus = any("gpu" in name or name == "slurm_gres" for name in parameters)
     gpu = {"gpus_per_node": 1} if settings.device == "cuda" and not requests_gpus else {}

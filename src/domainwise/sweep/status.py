@@ -13,7 +13,7 @@ from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import RULES, Curve, method
+from domainwise.protocol.selection import RULES, Curve, Method
 from domainwise.sweep.collection import collect
 from domainwise.sweep.published import is_published
 
@@ -96,12 +96,12 @@ class BestSoFar:
     unseen: dict[str, float]
 
     def __str__(self) -> str:
-        name = f"{method(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
+        name = f"{Method.of(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
         unseen = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
         return f"best by {self.rule} validation so far: {name}: {100 * self.score:.1f} %; {', '.join(unseen)}"
 
     def as_json(self) -> dict[str, Any]:
-        run = {"run": self.run.id, "method": method(self.run), "draw": self.run.draw, "trial": self.run.trial}
+        run = {"run": self.run.id, "method": str(Method.of(self.run)), "draw": self.run.draw, "trial": self.run.trial}
         return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
 
 

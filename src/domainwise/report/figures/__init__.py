@@ -7,12 +7,11 @@ import matplotlib as mpl
 
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.catalogue import usual_selection
-from domainwise.protocol.dataset_names import called
+from domainwise.protocol.dataset_names import matching
 from domainwise.report.figures import ablations, over_time
-from domainwise.report.figures.methods import methods
+from domainwise.report.figures.methods import draws, methods
 from domainwise.report.figures.request import Drawing, Request, TooFew
-from domainwise.report.figures.searching import draws
-from domainwise.report.figures.style import SETTINGS
+from domainwise.report.style import SETTINGS
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.tables import groups
 
@@ -38,20 +37,20 @@ def draw(
     algorithms: Sequence[str] = (),
     rule: str | None = None,
 ) -> Drawing:
-    """The figure of the largest experiment in a folder that has the runs for it, by its dataset's rule unless told."""
+    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given."""
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    found = groups(collection)
-    known = {curve.run.algorithm for group in found for curve in group.curves}
+    everything = groups(collection)
+    known = {curve.run.algorithm for group in everything for curve in group.curves}
     for absent in (one for one in algorithms if one not in known):
         raise unknown(f"algorithm in {folder}", absent, known)
-    datasets = {group.experiment.dataset for group in found}
-    wanted = datasets if dataset is None else called(dataset, datasets, folder)
-    own = [group for group in found if group.experiment.dataset in wanted]
-    if not own:
-        raise UserError(f"{folder}: no run there has been judged: wait for its first evaluation")
+    datasets = {group.experiment.dataset for group in everything}
+    wanted = datasets if dataset is None else matching(dataset, datasets, folder)
+    usable = [group for group in everything if group.experiment.dataset in wanted]
+    if not usable:
+        raise UserError(f"{folder}: no run there has an evaluation yet: wait for the first")
     missing: TooFew | None = None
-    for group in sorted(own, key=lambda group: -len(group.curves)):
+    for group in sorted(usable, key=lambda group: -len(group.curves)):
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
             with mpl.rc_context(SETTINGS):

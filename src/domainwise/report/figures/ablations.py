@@ -7,12 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from domainwise.protocol.selection import Curve
-from domainwise.protocol.statistics import ARROW, average, choices, estimate
+from domainwise.protocol.selection import Column, Curve
+from domainwise.protocol.statistics import AVERAGE, average, choices, estimate
 from domainwise.report.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
 from domainwise.report.figures.request import Drawing, Request, TooFew
-from domainwise.report.figures.style import HAIR, legend, line_with_band, panels
-from domainwise.report.palette import LIGHT
+from domainwise.report.style import HAIR, LIGHT, legend, line_with_band, panels
 
 NEARLY_WHITE = "#fefefe"
 """Stays so on a dark page, unlike the ground."""
@@ -92,16 +91,16 @@ def norms(request: Request) -> Drawing:
             axis.errorbar(places, means, yerr=errors, label=norm, fmt="o", color=colour, capsize=2.5)
             if shown[-1] is not None:
                 sentences.append(f"{title}, {norm}: {shown[-1]} % on average")
-        axis.set_xticks(range(len(columns) + 1), [*columns, "average"], rotation=30, ha="right")
+        axis.set_xticks(range(len(columns) + 1), [*map(str, columns), str(AVERAGE)], rotation=30, ha="right")
         axis.axvline(len(columns) - 0.5, color=HAIR)
         axis.set(ylabel="accuracy on the unseen domain, %")
     legend(figure, axes[0])
     return Drawing(figure, sentences)
 
 
-def _best(curves: Sequence[Curve], rule: str) -> dict[str, dict[int, float]]:
-    """{column: {trial: accuracy}} of what the rule chooses among all these runs, whatever search they belong to."""
-    merged: dict[str, dict[int, float]] = {}
+def _best(curves: Sequence[Curve], rule: str) -> dict[Column, dict[int, float]]:
+    """{column: {trial: accuracy}} of the rule's choices among all these runs, whatever search they belong to."""
+    merged: dict[Column, dict[int, float]] = {}
     for by_column in choices(_pooled(curves), rule).values():
         for column, by_trial in by_column.items():
             merged[column] = {trial: 100 * choice.accuracy for trial, choice in by_trial.items()}
@@ -199,7 +198,7 @@ def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:
     return found
 
 
-def _by_domain(request: Request, own: Sequence[Point]) -> dict[str, list[Point]]:
+def _by_domain(request: Request, runs: Sequence[Point]) -> dict[str, list[Point]]:
     """In the order of the table's columns."""
-    order = list(dict.fromkeys(column.split(ARROW)[-1] for column in request.columns))
-    return {domain: part for domain in order if (part := [point for point in own if point.unseen == domain])}
+    order = list(dict.fromkeys(column.unseen for column in request.columns))
+    return {domain: part for domain in order if (part := [point for point in runs if point.unseen == domain])}

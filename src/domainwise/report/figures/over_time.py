@@ -5,12 +5,17 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from domainwise.protocol.records import PenaltyRecord
-from domainwise.protocol.selection import method
+from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import accuracies, choices, estimate
 from domainwise.report.figures.request import Drawing, Request, TooFew
-from domainwise.report.figures.style import GROUND, legend, line, line_with_band, panels
-from domainwise.report.learning_curves import Accuracy, Course, courses, learned_by_heart, unseen_accuracy
-from domainwise.report.palette import LIGHT, slots
+from domainwise.report.learning_curves import (
+    Accuracy,
+    LearningCurve,
+    generalisation_gap,
+    learning_curves,
+    unseen_accuracy,
+)
+from domainwise.report.style import GROUND, LIGHT, labels, legend, line, line_with_band, panels, slots
 from domainwise.sweep.collection import read_penalties
 from domainwise.sweep.tables import table_of
 
@@ -20,63 +25,65 @@ PENALTIES = {"irm": "IRM", "at": "AT", "dat": "DAT", "ldat": "LDAT"}
 
 
 def curves(request: Request) -> Drawing:
-    """Accuracy on every unseen domain against steps: of what the rule chose, the mean over trials and each of a few."""
+    """Accuracy on every unseen domain against steps: of the selected runs, the mean over trials and each of a few."""
     by_column = _chosen(request, unseen_accuracy)
-    if not any(len(one.steps) > 1 for own in by_column.values() for one in own):
+    if not any(len(one.steps) > 1 for curves in by_column.values() for one in curves):
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
-        raise TooFew(request, "a run that leaves a domain out and was judged there twice", hint)
+        raise TooFew(request, "a run that leaves a domain out and was evaluated there twice", hint)
     return Drawing(_over_steps(by_column, "accuracy, %"), [])
 
 
 def memory(request: Request) -> Drawing:
-    """What was learned by heart: how much higher accuracy is on images trained on than on others of the same domains.
+    """Memorisation: how much higher accuracy is on images trained on than on held-out images of the same domains.
 
-    Against steps, a panel per unseen domain; of what the rule chose, the mean over trials and each of a few.
+    Against steps, a panel per unseen domain; of the selected runs, the mean over trials and each of a few.
     """
-    by_column = _chosen(request, learned_by_heart)
+    by_column = _chosen(request, generalisation_gap)
     if not by_column:
         hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --full-curves --out {folder}"
-        raise TooFew(request, "runs that were judged on all images they trained on", hint)
+        raise TooFew(request, "runs that were evaluated on all images they trained on", hint)
     sentences = [
         f"{one.method}, {column} unseen: {one.mean[-1]:+.1f} ± {one.error[-1]:.1f} points after {one.steps[-1]} steps"
-        for column, own in by_column.items()
-        for one in own
+        for column, curves in by_column.items()
+        for one in curves
     ]
     return Drawing(_over_steps(by_column, "points"), sentences)
 
 
-def _chosen(request: Request, of: Accuracy) -> dict[str, list[Course]]:
-    found = choices(request.curves, request.rule)
-    order = [row.method for row in table_of(request.group, accuracies(found), request.rule).rows]
-    return courses(request.curves, {name: found[name] for name in order}, request.columns, of)
+def _chosen(request: Request, accuracy: Accuracy) -> dict[Column, list[LearningCurve]]:
+    chosen = choices(request.curves, request.rule)
+    rows = table_of(request.group, accuracies(chosen), request.rule).rows
+    in_order = {row.method: chosen[row.method] for row in rows}
+    return learning_curves(request.curves, in_order, request.columns, accuracy)
 
 
-def _over_steps(by_column: Mapping[str, Sequence[Course]], label: str) -> Figure:
-    """A panel per column, a line per method, and what was chosen."""
-    figure, axes = panels(list(by_column), size=2.4)
-    styles = slots(one.method for own in by_column.values() for one in own)
-    for axis, own in zip(axes, by_column.values(), strict=True):
-        for one in own:
+def _over_steps(by_column: Mapping[Column, Sequence[LearningCurve]], label: str) -> Figure:
+    """A panel per column, a line per method, and the selected points."""
+    figure, axes = panels(by_column, size=2.4)
+    methods = [one.method for curves in by_column.values() for one in curves]
+    styles, names = slots(methods), labels(methods)
+    for axis, curves in zip(axes, by_column.values(), strict=True):
+        for one in curves:
             colour, dash = styles[one.method]
             ink = LIGHT[colour]
             if len(one.runs) > FEW:
-                line_with_band(axis, one.steps, one.mean, one.error, ink, one.method, dash)
+                line_with_band(axis, one.steps, one.mean, one.error, ink, names[one.method], dash)
             else:
-                line(axis, one.steps, one.mean, ink, one.method, dash)
+                line(axis, one.steps, one.mean, ink, names[one.method], dash)
                 for run in one.runs:
                     axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
             axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
-        axis.set(xlabel="step", ylim=_room(own))
+        axis.set(xlabel="step", ylim=_limits(curves))
     axes[0].set(ylabel=label)
     legend(figure, axes[0])
     return figure
 
 
-def _room(own: Sequence[Course]) -> tuple[float, float]:
-    """The accuracies that training moves between, and those chosen; a network's after one step may lie outside."""
-    shown = [value for one in own for _, value, _ in one.chosen]
-    for one in own:
+def _limits(curves: Sequence[LearningCurve]) -> tuple[float, float]:
+    """The range of accuracies after the first step, and of the selected ones; the first evaluation may lie outside."""
+    shown = [value for one in curves for _, value, _ in one.chosen]
+    for one in curves:
         shown += [value for run in one.runs for step, value in zip(one.steps, run, strict=False) if step > 0]
     margin = 0.05 * (max(shown) - min(shown)) + 0.5
     return min(shown) - margin, max(shown) + margin
@@ -84,30 +91,30 @@ def _room(own: Sequence[Course]) -> tuple[float, float]:
 
 def penalties(request: Request) -> Drawing:
     """The penalties of IRM and of linearised AT and DAT against steps: mean over domains, then over runs."""
-    rows: dict[str, list[list[PenaltyRecord]]] = {}
-    kept = read_penalties(request.folder, [curve.run for curve in request.curves])
+    rows: dict[Method, list[list[PenaltyRecord]]] = {}
+    tracked = read_penalties(request.folder, [curve.run for curve in request.curves])
     for curve in request.curves:
-        if curve.run.id in kept:
-            rows.setdefault(method(curve.run), []).append(kept[curve.run.id])
+        if curve.run.id in tracked:
+            rows.setdefault(Method.of(curve.run), []).append(tracked[curve.run.id])
     if not rows:
         hint = "domainwise train --dataset {dataset} --algorithm DAT --track penalties --out {folder}"
         raise TooFew(request, "runs that tracked penalties", hint)
     figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], size=2.5)
-    styles = slots(rows)
+    styles, names = slots(rows), labels(rows)
     for axis, penalty in zip(axes, PENALTIES, strict=True):
         lowest = float("inf")
-        for name, runs in rows.items():
-            colour, dash = styles[name]
+        for method, runs in rows.items():
+            colour, dash = styles[method]
             by_step: dict[int, list[float]] = {}
             for rows_of_run in runs:
                 steps = sorted({row.step for row in rows_of_run})
                 for step in steps:
-                    own = [getattr(row, penalty) for row in rows_of_run if row.step == step]
-                    by_step.setdefault(step, []).append(sum(own) / len(own))
+                    values = [getattr(row, penalty) for row in rows_of_run if row.step == step]
+                    by_step.setdefault(step, []).append(sum(values) / len(values))
             shown = {step: estimate(values) for step, values in sorted(by_step.items())}
             lowest = min(lowest, *(e.mean - e.error for e in shown.values()))
             means, errors = [e.mean for e in shown.values()], [e.error for e in shown.values()]
-            line_with_band(axis, list(shown), means, errors, LIGHT[colour], name, dash)
+            line_with_band(axis, list(shown), means, errors, LIGHT[colour], names[method], dash)
         if lowest > 0:
             axis.set_yscale("log")
         axis.set(xlabel="step")

@@ -1,4 +1,4 @@
-"""What is asked of a figure, and what comes back."""
+"""The input and the output of a figure."""
 
 import shlex
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from domainwise.core.errors import UserError
-from domainwise.protocol.dataset_names import title
-from domainwise.protocol.selection import Curve
-from domainwise.protocol.statistics import column_of
+from domainwise.protocol.dataset_names import path_or_name, title
+from domainwise.protocol.selection import Column, Curve, searches
 from domainwise.sweep.tables import Group, in_order
 
 
@@ -30,29 +29,24 @@ class Request:
         return tuple(curve for curve in self.group.curves if not wanted or curve.run.algorithm in wanted)
 
     @cached_property
-    def columns(self) -> list[str]:
+    def columns(self) -> list[Column]:
         """As in the experiment's table."""
-        names = set()
-        for curve in self.curves:
-            source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
-            names |= {column_of(source, unseen) for unseen in curve.run.test_domains}
-        return in_order(self.group.experiment.dataset, names)
+        return in_order(self.group.experiment.dataset, {search.column for search in searches(self.curves)})
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and what it says in words."""
+    """A figure, and its findings in sentences."""
 
     figure: Figure
     sentences: Sequence[str]
 
 
 class TooFew(UserError):
-    """The folder lacks the runs that a figure needs; says which command would make them."""
+    """The folder lacks the runs that a figure needs; the message has a command that would make them."""
 
     def __init__(self, request: Request, needed: str, command: str) -> None:
         dataset = request.group.experiment.dataset
-        name = shlex.quote(dataset.partition("#")[0])  # a folder of images goes by its path
-        example = command.format(dataset=name, folder=request.folder)
-        whose = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
-        super().__init__(f"{request.folder}: of {whose}, this figure needs {needed}; e.g. {example}")
+        example = command.format(dataset=shlex.quote(path_or_name(dataset)), folder=request.folder)
+        of = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
+        super().__init__(f"{request.folder}: of {of}, this figure needs {needed}; e.g. {example}")

@@ -1,6 +1,1 @@
-"""The page: all that a folder of runs tells, in one HTML file that needs nothing else."""
-
-from domainwise.report.page.models import Asking
-from domainwise.report.page.write import write_page
-
-__all__ = ["Asking", "write_page"]
+"""The page: all results of a folder of runs in one HTML file that needs nothing else."""

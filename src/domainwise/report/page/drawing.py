@@ -1,11 +1,12 @@
-"""Geometry of the page's small drawings: error bars in tables, and panels of accuracy curves. Templates draw it."""
+"""Geometry of the page's small drawings: error bars in tables, and panels of learning curves. Templates draw it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.ticker import MaxNLocator
 
-from domainwise.report.learning_curves import Course
+from domainwise.protocol.selection import Column, Method
+from domainwise.report.learning_curves import LearningCurve
 
 WIDTH, HEIGHT = 270, 190
 LEFT, RIGHT, TOP, BOTTOM = 30, 10, 8, 24
@@ -15,7 +16,7 @@ LEAST = 5.0
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a number lies between two places."""
+    """Maps numbers between `low` and `high` linearly to positions between `start` and `end`."""
 
     low: float
     high: float
@@ -36,7 +37,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Bar:
-    """A mean and its standard error on a scale, with what it is compared to."""
+    """A mean and its standard error on a scale, with a mark for the number it is compared to."""
 
     left: float
     at: float
@@ -52,9 +53,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """A course as SVG paths."""
+    """A learning curve as SVG paths."""
 
-    method: str
+    method: Method
     path: str
     band: str
     chosen: tuple[tuple[float, float, str], ...]
@@ -71,9 +72,9 @@ class Panel:
     y_ticks: tuple[tuple[float, str], ...]
 
 
-def panels(by_column: dict[str, list[Course]]) -> list[Panel]:
-    """A panel per unseen domain on common axes; what came before training began may lie below them."""
-    everything = [one for own in by_column.values() for one in own]
+def panels(by_column: dict[Column, list[LearningCurve]]) -> list[Panel]:
+    """A panel per column on common axes; accuracies before training may lie below them."""
+    everything = [curve for curves in by_column.values() for curve in curves]
     last = max((one.steps[-1] for one in everything), default=0) or 1
     low, high = _range(everything)
     x = Scale(0, last, LEFT, WIDTH - RIGHT)
@@ -83,11 +84,12 @@ def panels(by_column: dict[str, list[Course]]) -> list[Panel]:
     )
     y_ticks = tuple((y(tick), f"{tick:g}") for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high)
     return [
-        Panel(column, tuple(_line(one, x, y) for one in own), x_ticks, y_ticks) for column, own in by_column.items()
+        Panel(str(column), tuple(_line(one, x, y) for one in curves), x_ticks, y_ticks)
+        for column, curves in by_column.items()
     ]
 
 
-def _range(everything: Sequence[Course]) -> tuple[float, float]:
+def _range(everything: Sequence[LearningCurve]) -> tuple[float, float]:
     """Of all means and chosen points, but for the first evaluation where there are several: it is chance."""
     values = [value for one in everything for value in one.mean[min(1, len(one.mean) - 1) :]]
     values += [accuracy for one in everything for _, accuracy, _ in one.chosen]
@@ -96,7 +98,7 @@ def _range(everything: Sequence[Course]) -> tuple[float, float]:
     return max(0.0, min(middle - span / 2, 100 - span)), min(100.0, max(middle + span / 2, span))
 
 
-def _line(one: Course, x: Scale, y: Scale) -> Line:
+def _line(one: LearningCurve, x: Scale, y: Scale) -> Line:
     def path(values: Iterable[float], steps: Iterable[int]) -> str:
         return "L".join(f"{x(step):g},{y(value):g}" for step, value in zip(steps, values, strict=True))
 

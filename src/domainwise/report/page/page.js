@@ -31,8 +31,8 @@ for (const legend of document.querySelectorAll(".legend")) {
     if (!button) return;
     const shown = button.getAttribute("aria-pressed") === "true" ? null : button.dataset.method;
     for (const other of legend.children) other.setAttribute("aria-pressed", String(other.dataset.method === shown));
-    for (const course of view.querySelectorAll(".course")) {
-      course.classList.toggle("dimmed", shown !== null && course.dataset.method !== shown);
+    for (const curve of view.querySelectorAll(".learning-curve")) {
+      curve.classList.toggle("dimmed", shown !== null && curve.dataset.method !== shown);
     }
   });
 }

@@ -1,4 +1,4 @@
-"""Pictures inside the page, each whole in its own address: a light and, where it matters, a dark version."""
+"""Pictures embedded in the page as data addresses: a light and, where it matters, a dark version."""
 
 import base64
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import matplotlib as mpl
 from domainwise.core.errors import UserError
 from domainwise.core.registry import first_paragraph
 from domainwise.report.figures import FIGURES, Request
-from domainwise.report.figures.style import SETTINGS, darkened, svg
+from domainwise.report.style import SETTINGS, darkened, svg
 from domainwise.sweep.tables import Group
 
 ABLATIONS = {
-    "memory": "Learned by heart",
-    "draws": "What searching buys",
+    "memory": "Memorisation",
+    "draws": "Accuracy against the number of draws",
     "eps-alpha": "Radius and step size",
     "radius": "Radius",
     "norms": "The two norms",
@@ -37,8 +37,8 @@ class Picture:
 
 
 def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
-    """Those figures of an experiment that its runs suffice for."""
-    found = []
+    """The figures for which an experiment has the runs."""
+    pictures = []
     for name, title in ABLATIONS.items():
         request = Request(folder, group, rule)
         try:
@@ -48,8 +48,8 @@ def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
         except UserError:
             continue
         light, dark = (address(version, "image/svg+xml") for version in (picture, darkened(picture)))
-        found.append(Picture(title, first_paragraph(FIGURES[name].__doc__), drawing.sentences, light, dark))
-    return found
+        pictures.append(Picture(title, first_paragraph(FIGURES[name].__doc__), drawing.sentences, light, dark))
+    return pictures
 
 
 def address(data: bytes, kind: str) -> str:

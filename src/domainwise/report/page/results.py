@@ -1,4 +1,4 @@
-"""Results as the page shows them: per experiment and selection rule a table, what it says in words, and curves."""
+"""Results as the page shows them: per experiment and selection rule a table, comparisons in words, and curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from domainwise.core.phrasing import counted
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.dataset_names import title, titles
-from domainwise.protocol.selection import RULES, Choice, method
-from domainwise.protocol.statistics import Choices, Difference, Estimate, accuracies, choices
-from domainwise.report.learning_curves import courses
+from domainwise.protocol.selection import RULES, Choice, Column, Method
+from domainwise.protocol.statistics import AVERAGE, Choices, Difference, Estimate, accuracies, choices
+from domainwise.report.learning_curves import learning_curves
 from domainwise.report.page.drawing import Bar, Panel, Scale, panels
-from domainwise.report.palette import slots
 from domainwise.report.paper_comparison import printed, printed_beside
+from domainwise.report.style import slots
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.tables import AccuracyTable, Group, Row, groups, table_of
 
-AVERAGE = "average"
-Beside = Mapping[tuple[str, str], tuple[Published, PaperTable]]
+Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
 
 
 @dataclass(frozen=True)
@@ -55,26 +54,26 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
-    """What one selection rule makes of an experiment."""
+    """An experiment under one selection rule."""
 
     table: AccuracyTable
     lines: tuple[Line, ...]
     panels: tuple[Panel, ...]
-    chosen: tuple[tuple[str, str, int, Choice], ...]
+    chosen: tuple[tuple[Method, Column, int, Choice], ...]
     """(method, column, trial, choice)."""
     paper: str
-    """Which of the paper's tables stand beside ours."""
+    """The tables of the paper beside ours."""
 
     @property
     def sentences(self) -> list[tuple[str, str]]:
-        """(verdict, what it means)."""
+        """(verdict, the comparison in words)."""
         rows = [line for line in self.lines if line.verdict is not None]
         return [(line.verdict.words, self.table.sentence(line.row.method)) for line in rows if line.verdict]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment under every rule that can judge it."""
+    """One experiment under every rule whose evaluations it has."""
 
     title: str
     facts: str
@@ -83,23 +82,23 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A run that leaves no domain out: nothing is unseen, and only the held-out parts of its domains judge it."""
+class RunOnAllDomains:
+    """A run that leaves no domain out: it is evaluated on the held-out parts of its domains only."""
 
     name: str
     step: int
     accuracies: dict[str, float]
 
 
-def wholes(collection: Collection) -> list[Whole]:
-    """After the last evaluation of each such run, in per cent."""
-    found = []
+def runs_on_all_domains(collection: Collection) -> list[RunOnAllDomains]:
+    """Accuracies after the last evaluation of each such run, in per cent."""
+    runs = []
     for curve in collection.curves:
         if not curve.run.test_domains:
-            own = {d: 100 * float(curve.accuracy[d, split][-1]) for d, split in curve.accuracy if split == "out"}
-            name = f"{method(curve.run)} on {title(curve.run.dataset)}, trial {curve.run.trial}"
-            found.append(Whole(name, curve.steps[-1], own))
-    return found
+            held_out = {d: 100 * float(v[-1]) for (d, split), v in curve.accuracy.items() if split == "out"}
+            name = f"{Method.of(curve.run)} on {title(curve.run.dataset)}, trial {curve.run.trial}"
+            runs.append(RunOnAllDomains(name, curve.steps[-1], held_out))
+    return runs
 
 
 def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
@@ -108,9 +107,9 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
     together = groups(collection)
     names = titles(group.experiment.dataset for group in together)
     for group in together:
-        found = {rule: choices(group.curves, rule) for rule in RULES}
+        by_rule = {rule: choices(group.curves, rule) for rule in RULES}
         name = names[group.experiment.dataset]
-        views = {rule: _view(group, name, own, rule, baseline) for rule, own in found.items() if own}
+        views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
             facts = _facts(group, next(iter(views.values())).table)
             result.append(Section(name, facts, views, group))
@@ -118,27 +117,27 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
 
 
 def _facts(group: Group, table: AccuracyTable) -> str:
-    """What tells an experiment from its neighbours."""
-    own = group.experiment
-    parts = ["leave one domain out" if own.setting == "multi" else "train on one domain", *table.made_with()]
-    parts += [f"without {', '.join(own.unused)}"] if own.unused else []
-    parts += [f"seed {own.seed}"] if own.seed else []
+    """The settings that distinguish an experiment from others."""
+    experiment = group.experiment
+    setting = "leave one domain out" if experiment.setting == "multi" else "train on one domain"
+    parts = [setting, *table.made_with()]
+    parts += [f"without {', '.join(experiment.unused)}"] if experiment.unused else []
+    parts += [f"seed {experiment.seed}"] if experiment.seed else []
     return " · ".join([*parts, counted(len(group.curves), "run")])
 
 
-def _view(group: Group, name: str, found: Choices, rule: str, baseline: str) -> View:
-    table = replace(table_of(group, accuracies(found), rule, baseline), called=name)
-    order = [row.method for row in table.rows]
-    found = {method: found[method] for method in order}
+def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:
+    table = replace(table_of(group, accuracies(chosen), rule, baseline), called=name)
+    chosen = {row.method: chosen[row.method] for row in table.rows}
     beside = printed_beside(table)
-    chosen = tuple(
-        (method, column, trial, found[method][column][trial])
-        for method in order
+    flat = tuple(
+        (method, column, trial, by_column[column][trial])
+        for method, by_column in chosen.items()
         for column in table.columns
-        for trial in sorted(found[method].get(column, ()))
+        for trial in sorted(by_column.get(column, ()))
     )
-    drawn = panels(courses(group.curves, found, table.columns))
-    return View(table, _lines(table, beside), tuple(drawn), chosen, _sources(beside))
+    drawn = panels(learning_curves(group.curves, chosen, table.columns))
+    return View(table, _lines(table, beside), tuple(drawn), flat, _sources(beside))
 
 
 def _sources(beside: Beside) -> str:
@@ -150,25 +149,25 @@ def _lines(table: AccuracyTable, beside: Beside) -> tuple[Line, ...]:
     columns = [_column(table, column, beside) for column in (*table.columns, AVERAGE)]
     verdicts = _verdicts([row.difference for row in table.rows])
     cells = zip(*columns, strict=True)
-    return tuple(Line(row, own, v) for row, own, v in zip(table.rows, cells, verdicts, strict=True))
+    return tuple(Line(row, c, verdict) for row, c, verdict in zip(table.rows, cells, verdicts, strict=True))
 
 
-def _column(table: AccuracyTable, column: str, beside: Beside) -> list[Cell]:
+def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
     """A column's cells, drawn on one scale."""
-    own = [row.average if column == AVERAGE else row.cells.get(column) for row in table.rows]
+    ours = [row.estimate(column) for row in table.rows]
     paper = [beside[row.method, column][0] if (row.method, column) in beside else None for row in table.rows]
-    ends = [e.mean + sign * e.error for e in own if e is not None for sign in (-1, 1)]
+    ends = [e.mean + sign * e.error for e in ours if e is not None for sign in (-1, 1)]
     ends += [p.mean for p in paper if p is not None]
-    top = max((e.mean for e in own if e is not None), default=None)
+    top = max((e.mean for e in ours if e is not None), default=None)
     cells = []
-    for estimate, print_ in zip(own, paper, strict=True):
+    for estimate, print_ in zip(ours, paper, strict=True):
         words = "" if print_ is None else printed(print_.mean, print_.error)
         if estimate is None:
             cells.append(Cell(None, False, None, words))
         else:
             mark = None if print_ is None else print_.mean
             bar = Bar.of(Scale.around(ends), estimate.mean, estimate.error, mark)
-            cells.append(Cell(estimate, len(own) > 1 and estimate.mean == top, bar, words))
+            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words))
     return cells
 
 
@@ -178,6 +177,6 @@ def _verdicts(differences: Sequence[Difference | None]) -> list[Verdict | None]:
     return [None if d is None else Verdict(d, Bar.of(scale, d.mean, d.error), scale(0.0)) for d in differences]
 
 
-def colours(shown: Sequence[Section]) -> dict[str, tuple[int, int]]:
+def colours(shown: Sequence[Section]) -> dict[Method, tuple[int, int]]:
     """{method: (colour, dash)}, the same throughout a page."""
     return slots(row.method for section in shown for view in section.views.values() for row in view.table.rows)

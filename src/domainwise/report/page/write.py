@@ -1,11 +1,11 @@
-"""Puts the parts together and writes the file."""
+"""Puts the parts of the page together and writes the file."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,40 +17,65 @@ from domainwise.core.provenance import package_version
 from domainwise.core.registry import first_paragraph
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.selection import RULES
-from domainwise.report import palette
+from domainwise.report import style
 from domainwise.report.page import drawing
-from domainwise.report.page.models import Asking, Models, look
 from domainwise.report.page.pictures import Picture, ablations
 from domainwise.report.page.progress import progress
-from domainwise.report.page.results import Section, colours, sections, wholes
+from domainwise.report.page.results import Section, colours, runs_on_all_domains, sections
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.domainbed import RESULTS, collect_any
 from domainwise.sweep.published import FILE as PUBLISHED
+from domainwise.sweep.tables import check_baseline
+
+if TYPE_CHECKING:
+    from domainwise.report.page.models import ModelInsights, ModelOptions
 
 NAME = "report.html"
 NOTES = 10
 """How many notes are shown."""
 
 
-def write_page(
-    folder: Path, out: Path | None = None, *, baseline: str = "ERM", asking: Asking | None = None
-) -> tuple[Path, Collection]:
-    """Writes the page of a folder of runs, whole or not at all; returns where it is and what it was made from.
+def report(
+    folder: Path | str,
+    out: Path | str | None = None,
+    *,
+    baseline: str = "ERM",
+    models: bool = True,
+    data_root: Path | None = None,
+    device: str = "cpu",
+) -> Path:
+    """Writes one HTML page with all results of a folder of runs, `report.html` in it by default; returns its path.
 
-    With `asking`, trained models are looked at too; without, records alone.
+    Without `models` the page is made from records alone, and neither torch nor the data are needed.
+    """
+    options = None
+    if models:
+        from domainwise.report.page.models import ModelOptions
+
+        options = ModelOptions(data_root, device)
+    return write_page(Path(folder), Path(out) if out is not None else None, baseline=baseline, models=options)[0]
+
+
+def write_page(
+    folder: Path, out: Path | None = None, *, baseline: str = "ERM", models: "ModelOptions | None" = None
+) -> tuple[Path, Collection]:
+    """Writes the page, completely or not at all; returns its path and the collection it was made from.
+
+    With `models`, trained models are analysed too; without, the page is made from records alone.
     """
     collection = collect_any(folder)
+    check_baseline(baseline, collection)
     if not collection.runs:
         why = f" ({collection.notes[0]})" if collection.notes else ""
         raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
     path = files.writable_file(out or folder / NAME)
-    text = render(folder, collection, baseline, asking)
+    text = render(folder, collection, baseline, models)
     with files.atomic(path) as file:
         file.write(text.encode())
     return path, collection
 
 
-def render(folder: Path, collection: Collection, baseline: str, asking: Asking | None) -> str:
+def render(folder: Path, collection: Collection, baseline: str, models: "ModelOptions | None") -> str:
     """The page as text. The same records give the same page."""
     shown = sections(collection, baseline)
     rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
@@ -66,8 +91,8 @@ def render(folder: Path, collection: Collection, baseline: str, asking: Asking |
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
-        "wholes": wholes(collection),
-        "more": [more(folder, section, asking) for section in shown],
+        "runs_on_all_domains": runs_on_all_domains(collection),
+        "more": [more(folder, section, models) for section in shown],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[rule].__doc__)) for rule in rules},
         "rule": usual_rule(shown, rules),
         "colours": colours(shown),
@@ -77,28 +102,32 @@ def render(folder: Path, collection: Collection, baseline: str, asking: Asking |
         "version": package_version("domainwise") or "",
         "updated": last_change(folder),
         "drawing": drawing,
-        "palette": palette,
+        "style": style,
     }
     return environment.get_template("page.html").render(**facts, **sources)
 
 
 @dataclass(frozen=True)
 class More:
-    """What an experiment's records and models show beyond its tables, by its first rule."""
+    """Figures and model insights of an experiment, by its first rule."""
 
     rule: str
     ablations: Sequence[Picture]
-    models: Models
+    models: "ModelInsights | None"
 
 
-def more(folder: Path, section: Section, asking: Asking | None) -> More:
+def more(folder: Path, section: Section, options: "ModelOptions | None") -> More:
     rule, view = next(iter(section.views.items()))
-    models = look(folder, view, asking) if asking is not None else Models()
+    models = None
+    if options is not None:
+        from domainwise.report.page.models import analyse_models
+
+        models = analyse_models(folder, view, options)
     return More(rule, ablations(folder, section.group, rule), models)
 
 
 def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
-    """The one that the first dataset's published numbers go by, where the runs here can be judged by it."""
+    """The usual rule of the first dataset, if the runs have the evaluations it needs."""
     dataset = shown[0].group.experiment.dataset if shown else ""
     usual = usual_selection(dataset)
     return usual if usual in rules else next(iter(rules), "")
@@ -114,6 +143,6 @@ def summary(collection: Collection, shown: list[Section]) -> str:
 def last_change(folder: Path) -> str:
     """When a run last wrote something: like the page itself it changes with the records only."""
     names = ("records.jsonl", PUBLISHED, RESULTS)
-    found = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
-    latest = max((path.stat().st_mtime for path in found), default=None)
+    paths = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+    latest = max((path.stat().st_mtime for path in paths), default=None)
     return "" if latest is None else f"{datetime.fromtimestamp(latest, UTC):%Y-%m-%d %H:%M} UTC"

@@ -18,7 +18,7 @@ from torch import Tensor
 POINTS = 10_000
 """Points at which the integrals are sampled."""
 CONTROL = (0.005, 0.01)
-"""What calibrated thresholds make of an i.i.d. split of one domain."""
+"""The shift that calibrated thresholds show for an i.i.d. split."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Thresholds:
 
 
 class Density(Protocol):
-    """The joint density of features and labels in one environment."""
+    """The joint density of features and labels on one side."""
 
     def joint(self, z: Tensor) -> Tensor:
         """p(z, y) at points [M, d], for every class: [M, classes]."""
@@ -99,7 +99,7 @@ class Sampled:
 def calibrate(control: Sampled) -> Thresholds:
     """Thresholds at which an i.i.d. split shows a shift within CONTROL, by bisection over their logarithm.
 
-    A larger threshold finds more diversity and less correlation. What cannot be brought there keeps the nearest value.
+    A larger threshold finds more diversity and less correlation. One that cannot reach it keeps the nearest value.
     """
     diversity = _bisect(lambda exponent: control.diversity(10**exponent), rising=True)
     correlation = _bisect(lambda exponent: control.correlation(10**exponent), rising=False)
@@ -109,10 +109,10 @@ def calibrate(control: Sampled) -> Thresholds:
 def _bisect(value: Callable[[float], float], rising: bool, low: float = -30.0, high: float = 3.0) -> float:
     for _ in range(40):
         middle = (low + high) / 2
-        found = value(middle)
-        if CONTROL[0] <= found <= CONTROL[1]:
+        shift = value(middle)
+        if CONTROL[0] <= shift <= CONTROL[1]:
             return middle
-        if (found < CONTROL[0]) == rising:
+        if (shift < CONTROL[0]) == rising:
             low = middle
         else:
             high = middle

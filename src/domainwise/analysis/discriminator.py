@@ -1,9 +1,9 @@
-"""Features that tell two environments apart, given the label (OoD-Bench's recipe).
+"""A discriminator between two sets of images, given the label, and its features (OoD-Bench's recipe).
 
     x -> features -> z in R^8,    score = w . (gate_y * z) + b
 
-The label opens or closes each feature by a gate in (0, 1), so that z need not know the label to use it, and points the
-same way for all classes where the environments differ in the same way.
+The label opens or closes each feature by a gate in (0, 1), so that z need not encode the label, and points the
+same way for all classes where the two sets differ in the same way.
 """
 
 import copy
@@ -39,18 +39,18 @@ class Discriminator(nn.Module):
         z: Tensor = self.bottleneck(self.features(x))
         return z
 
-    def judge(self, z: Tensor, y: Tensor) -> Tensor:
-        """The score of features z of class y: above zero speaks for the second environment."""
+    def logit(self, z: Tensor, y: Tensor) -> Tensor:
+        """The logit of features z of class y: above zero speaks for the second set."""
         score: Tensor = self.score(z * self.gates(y).sigmoid())
         return score[:, 0]
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.judge(self.represent(x), y)
+        return self.logit(self.represent(x), y)
 
 
 @dataclass(frozen=True)
-class Side:
-    """One environment: rows of the data, their labels, and how to get inputs from rows."""
+class ImageSet:
+    """Rows of the data, their labels, and how to get inputs from rows."""
 
     rows: Tensor
     labels: Tensor
@@ -61,7 +61,7 @@ class Side:
 
 
 def train_discriminator(
-    network: Discriminator, first: Side, second: Side, *keys: str | int, epochs: int = EPOCHS
+    network: Discriminator, first: ImageSet, second: ImageSet, *keys: str | int, epochs: int = EPOCHS
 ) -> Discriminator:
     """SGD on equally many samples of both; returns the mean of the weights after every epoch from the fifth on."""
     device = next(network.parameters()).device
@@ -72,14 +72,14 @@ def train_discriminator(
     network.train()
     for epoch in range(epochs):
         orders = [
-            seeds.permutation(len(side.rows), *keys, epoch, number) for number, side in enumerate((first, second))
+            seeds.permutation(len(images.rows), *keys, epoch, number) for number, images in enumerate((first, second))
         ]
         for step in range(steps):
             progress = (epoch * steps + step) / (epochs * steps)
             for group in optimizer.param_groups:
                 group["lr"] = LAST_LR + (LR - LAST_LR) * (1 + math.cos(math.pi * progress)) / 2
             part = slice(step * BATCH, (step + 1) * BATCH)
-            batches = [side.batch(order[part]) for side, order in zip((first, second), orders, strict=True)]
+            batches = [images.batch(order[part]) for images, order in zip((first, second), orders, strict=True)]
             x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
             loss = F.binary_cross_entropy_with_logits(network(x, y), target)
             optimizer.zero_grad()
@@ -88,14 +88,14 @@ def train_discriminator(
         if epoch >= AVERAGED_FROM:
             count += 1
             with torch.no_grad():
-                for mean, own in zip(averaged.parameters(), network.parameters(), strict=True):
-                    mean.lerp_(own, 1 / count)
+                for mean, latest in zip(averaged.parameters(), network.parameters(), strict=True):
+                    mean.lerp_(latest, 1 / count)
     _learn_statistics(averaged, first, second)
     return averaged.eval()
 
 
 @torch.no_grad()
-def _learn_statistics(network: Discriminator, *sides: Side) -> None:
+def _learn_statistics(network: Discriminator, *sets: ImageSet) -> None:
     """BatchNorm's statistics under averaged weights, over all samples; frozen ones stay."""
     live = [module for module in network.train().modules() if isinstance(module, _BatchNorm) and module.training]
     if not live:
@@ -103,14 +103,14 @@ def _learn_statistics(network: Discriminator, *sides: Side) -> None:
     for module in live:
         module.reset_running_stats()
         module.momentum = None
-    for side in sides:
-        for picks in torch.arange(len(side.rows)).split(4 * BATCH):
-            network(*side.batch(picks))
+    for images in sets:
+        for picks in torch.arange(len(images.rows)).split(4 * BATCH):
+            network(*images.batch(picks))
 
 
 @torch.no_grad()
-def represent(network: Discriminator, side: Side) -> Tensor:
-    """The features z of a side's samples."""
+def represent(network: Discriminator, images: ImageSet) -> Tensor:
+    """The features z of a set's samples."""
     with evaluating(network):
-        parts = [network.represent(side.batch(picks)[0]).cpu() for picks in torch.arange(len(side.rows)).split(250)]
+        parts = [network.represent(images.batch(picks)[0]).cpu() for picks in torch.arange(len(images.rows)).split(250)]
     return torch.cat(parts).double()

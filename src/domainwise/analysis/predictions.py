@@ -1,4 +1,4 @@
-"""What a trained model answers to images of its data, as they are or changed, and the features it answers from."""
+"""Predictions of a trained model on images of its data, as they are or changed, and the features behind them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,43 +12,43 @@ from domainwise.nets.modes import evaluating
 from domainwise.nets.network import Network
 
 MOST = 2000
-"""Images per domain that are looked at, at most."""
+"""Images per domain, at most."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """Rows of one domain that training did not see, and whether it saw others of that domain."""
+class HeldOutImages:
+    """Rows of one domain that were not trained on, and whether others of that domain were."""
 
     domain: str
     seen: bool
     rows: Tensor
 
 
-def looks(trained: TrainedRun, most: int = MOST) -> list[Look]:
+def held_out_images(trained: TrainedRun, most: int = MOST) -> list[HeldOutImages]:
     """Of training domains the `out` split, of all others every image; a fixed sample where there are many."""
     run, data = trained.run, trained.environments
-    found = []
+    result = []
     for domain in data.domains:
         split = data.split(domain, run.trial, run.held_out)
         seen = domain in run.train_domains
         rows = split["out"] if seen else torch.cat([split["out"], split["in"]])
-        found.append(Look(domain, seen, rows[permutation(len(rows), "look", domain)][:most].sort().values))
-    return found
+        result.append(HeldOutImages(domain, seen, rows[permutation(len(rows), "look", domain)][:most].sort().values))
+    return result
 
 
 @torch.no_grad()
-def answers(trained: TrainedRun, images: Tensor, domain: str | None = None) -> Tensor:
-    """The predicted classes of uint8 images; `domain` only if they are untouched images of it."""
+def predictions(trained: TrainedRun, images: Tensor, domain: str | None = None) -> Tensor:
+    """The predicted classes of uint8 images; `domain` only if they are unchanged images of it."""
     return torch.cat([logits.argmax(1).cpu() for logits, _ in _passes(trained, images, domain)])
 
 
 @torch.no_grad()
-def answers_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
+def predictions_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
     """The predicted classes, and the features [N, F] of every Network inside; None if there is none."""
     networks = [module for module in trained.algorithm.network.modules() if isinstance(module, Network)]
-    kept: list[Tensor] = []
+    outputs: list[Tensor] = []
     handles = [
-        network.features.register_forward_hook(lambda _module, _inputs, output: kept.append(output.float().cpu()))
+        network.features.register_forward_hook(lambda _module, _inputs, output: outputs.append(output.float().cpu()))
         for network in networks
     ]
     predicted, features = [], []
@@ -56,8 +56,8 @@ def answers_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tu
         for logits, size in _passes(trained, images, domain):
             predicted.append(logits.argmax(1).cpu())
             if networks:
-                features.append(torch.cat([own.reshape(size, -1) for own in kept], 1))
-            kept.clear()
+                features.append(torch.cat([output.reshape(size, -1) for output in outputs], 1))
+            outputs.clear()
     finally:
         for handle in handles:
             handle.remove()
