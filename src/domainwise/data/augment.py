@@ -181,7 +181,7 @@ class Augmenter:
         return x.sub_(self.mean).div_(self.std)
 
     def crop(self, x: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
-        """The boxes of x [N, 3, H, W], resized to H x W bilinearly without looking outside; mirrored where flips is 1."""
+        """The boxes of x [N, 3, H, W], resized to H x W bilinearly from pixels inside; mirrored where `flips` is 1."""
         top, left, height, width = boxes.unsqueeze(-1).unbind(1)
         flip = flips.unsqueeze(1)
         across = flip + (1 - 2 * flip) * self.columns
