@@ -18,7 +18,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.images import cache as caching
 from domainwise.data.images import decode as decoding
 from domainwise.data.images import parallel, progress
-from domainwise.data.images.cache import cache_root, decode, decoded
+from domainwise.data.images.cache import bad_images, cache_root, decode
 from domainwise.data.images.decode import BadImage, facts, read
 from processes import all_gone, quick_context
 from small_datasets import picture
@@ -32,6 +32,14 @@ def files_in(folder: Path, count: int, suffix: str = ".png") -> list[Path]:
     for number, file in enumerate(files):
         picture(number).save(file)
     return files
+
+
+def decoded(files: list[Path], size: int, *, label: str = "images", cache: Path | None = None) -> torch.Tensor:
+    """All images; a file that cannot be decoded is an error."""
+    result = decode(files, size, label=label, cache=cache)
+    if result.bad:
+        raise bad_images(files, result.bad)
+    return result.images
 
 
 def by_hand(file: Path, size: int = SIZE) -> torch.Tensor:

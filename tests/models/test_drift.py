@@ -149,7 +149,7 @@ def test_what_cannot_be_compared(digits: dw.Environments, model: dw.Model) -> No
     with pytest.raises(UserError, match="keeps no features to compare with"):
         drift(arm, digits.images[:5])
     foreign = {"scene2": torch.zeros(9, 3)}
-    with pytest.raises(UserError, match="the features this model keeps are not its own"):
+    with pytest.raises(UserError, match="the model's reference features are not of its network"):
         drift(dw.Model(model.card, model.algorithm.state_dict(), foreign, device="cpu"), digits.images[:5])
     assert "With 5 samples only a large difference shows" in model.drift(digits.images[:5]).sentence
 

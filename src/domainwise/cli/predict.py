@@ -53,7 +53,7 @@ def predict(
     from domainwise.models.stream import find_images, predictions, read_batches
 
     loaded = load_model(model, device=device)
-    found = find_images(images)
+    paths = find_images(images)
     if csv_file is not None:
         if csv_file.is_dir():
             raise UserError(f"--csv {csv_file} is a folder: name a file")
@@ -71,8 +71,8 @@ def predict(
     table.writerow(["file", "class", "confidence", *loaded.classes])
     unreadable = 0
     with bar:
-        task = bar.add_task("predicting", total=len(found))
-        for batch in read_batches(found, loaded):
+        task = bar.add_task("predicting", total=len(paths))
+        for batch in read_batches(paths, loaded):
             for line in batch.unreadable:
                 log.debug(line)
                 say(line, errors_console)
@@ -91,11 +91,11 @@ def predict(
     if csv_file is not None:
         with files.atomic(csv_file) as file:
             file.write(rows.getvalue().encode(errors="surrogateescape"))
-        say(f"{counted(len(found) - unreadable, 'prediction')}: {csv_file}")
+        say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
     if unreadable:
-        nothing = unreadable == len(found)
+        nothing = unreadable == len(paths)
         rest = "there was nothing to predict" if nothing else "the rest were predicted"
-        errors_console.print(f"{unreadable} of {counted(len(found), 'image')} could not be read; {rest}")
+        errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
         raise typer.Exit(2 if nothing else 1)
 
 

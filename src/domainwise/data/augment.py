@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on the device, every sample with random parameters of its own.
+"""Augmentation of whole batches on the device, with random parameters for every sample.
 
 uint8 images [N, 3, H, W] are cropped at random and resized back to H x W, flipped, their brightness, contrast,
 saturation and hue changed in random order, some made grey, and normalised. The definitions are those of torchvision's
@@ -181,7 +181,7 @@ class Augmenter:
         return x.sub_(self.mean).div_(self.std)
 
     def crop(self, x: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
-        """The boxes of x [N, 3, H, W], resized to H x W bilinearly without looking outside them; mirrored if asked."""
+        """The boxes of x [N, 3, H, W], resized to H x W bilinearly from pixels inside; mirrored where `flips` is 1."""
         top, left, height, width = boxes.unsqueeze(-1).unbind(1)
         flip = flips.unsqueeze(1)
         across = flip + (1 - 2 * flip) * self.columns

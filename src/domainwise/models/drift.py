@@ -100,7 +100,7 @@ def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PE
     chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
     new = model.embed(inputs[chosen]).cpu()
     if any(features.shape[1:] != new.shape[1:] for features in reference.values()):
-        raise UserError("the features this model keeps are not its own: fit it again")
+        raise UserError("the model's reference features are not of its network: fit it again")
     width = median_distance(new, *reference.values())
     random = generator("drift", seed)
     tests = {domain: compare(features, new, width, random, permutations) for domain, features in reference.items()}

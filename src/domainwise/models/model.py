@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
@@ -32,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 
 class Model:
-    """Made by `fit` and `load`. Predicts in fp32, whatever precision it was trained in.
+    """Made by `fit` and `load_model`. Predicts in fp32, whatever precision it was trained in.
 
     Predictions of ARM and MTL depend on their batch: such a model (`batch_dependent`) splits its inputs, in order, into
     batches of the training batch size, and all of them must come from one domain.
@@ -65,6 +66,11 @@ class Model:
     def batch_dependent(self) -> bool:
         """Whether a prediction depends on the other inputs of its batch."""
         return self.algorithm.batch_dependent
+
+    @property
+    def in_groups(self) -> bool:
+        deprecation.warn("Model.in_groups", "Model.batch_dependent")
+        return self.batch_dependent
 
     @property
     def batch_size(self) -> int:

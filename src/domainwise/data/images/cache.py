@@ -49,21 +49,10 @@ class Decoded:
     bad: Mapping[int, str]
 
 
-def decoded(files: Sequence[Path], size: int, *, label: str = "images", cache: Path | None = None) -> Tensor:
-    """uint8 [N, 3, size, size] of image files, memory-mapped; decoded now if they are not in the cache.
-
-    A file that cannot be decoded is a UserError that names it.
-    """
-    result = decode(files, size, label=label, cache=cache)
-    if result.bad:
-        raise bad_images(files, result.bad)
-    return result.images
-
-
 def decode(
     files: Sequence[Path], size: int, *, label: str = "images", which: str | None = None, cache: Path | None = None
 ) -> Decoded:
-    """Like `decoded`, but leaves out files that cannot be decoded, and names them.
+    """Decodes image files, unless the cache has them; leaves out, but names, those that cannot be decoded.
 
     `which` identifies the collection: an entry replaces older ones of the same collection. By default it is the list of
     files.

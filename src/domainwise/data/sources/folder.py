@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,18 +17,14 @@ from typing import TYPE_CHECKING
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
+from domainwise.data.sources.image_files import labelled_images
 
 if TYPE_CHECKING:
-    import torch
-
     from domainwise.data.environments import Environments
 
 log = logging.getLogger("domainwise")
 
 LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Constants, so that the normalisation never depends on images of an unseen domain."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,10 @@ class _Loader:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
             log.warning("left out %s: %s", folder.files[number], reason)
-        return as_environments(folder, result.images, result.bad)
+        readable = [image for number, image in enumerate(folder.images) if number not in result.bad]
+        numbers = {label: number for number, label in enumerate(folder.classes)}
+        labels = {d: [numbers[image.label] for image in readable if image.domain == d] for d in folder.domains}
+        return labelled_images(folder.name, result.images, labels, folder.classes)
 
 
 def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None = None) -> Dataset:
@@ -148,26 +146,6 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
 def hidden(name: str) -> bool:
     """Whether the system made a file or folder of this name, not the user (macOS leaves ._x.png beside x.png)."""
     return name.startswith((".", "__MACOSX"))
-
-
-def as_environments(folder: Folder, images: torch.Tensor, bad: Collection[int] = ()) -> Environments:
-    """The decoded images of a folder, without its `bad` ones."""
-    import torch
-
-    from domainwise.data.environments import Environments
-
-    readable = [image for number, image in enumerate(folder.images) if number not in bad]
-    class_numbers = {label: number for number, label in enumerate(folder.classes)}
-    sizes = Counter(image.domain for image in readable)
-    return Environments.from_images(
-        images,
-        torch.tensor([class_numbers[image.label] for image in readable]),
-        {domain: sizes[domain] for domain in folder.domains},
-        name=folder.name,
-        classes=folder.classes,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
-    )
 
 
 def _folders(parent: Path, root: Path, ignored: list[str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Published datasets of image files: lists of files and labels -> Environments."""
+"""Image files and labels -> Environments, by way of the decode cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError
 from domainwise.data.images.decode import SUFFIXES
-from domainwise.data.sources.folder import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from domainwise.data.environments import Environments
 
 log = logging.getLogger("domainwise")
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Constants, so that the normalisation never depends on images of an unseen domain."""
 
 LabelledFiles = list[tuple[Path, int]]
 """Image files and the numbers of their classes."""
@@ -34,17 +39,13 @@ def in_class_folders(folder: Path, names: Sequence[str]) -> LabelledFiles:
     return listed
 
 
-def as_environments(
+def published_images(
     name: str, domains: Mapping[str, LabelledFiles], *, classes: Sequence[str], root: Path, size: int, published: int
 ) -> Environments:
-    """The listed images at size x size, from the decode cache; warns if their number is not the published one."""
-    import torch
-
-    from domainwise.data.environments import Environments
+    """The images of a published dataset at size x size; warns if their number is not the published one."""
     from domainwise.data.images.cache import cache_root, decode
 
-    listed = [labelled for files in domains.values() for labelled in files]
-    files = [file for file, _ in listed]
+    files = [file for labelled in domains.values() for file, _ in labelled]
     if len(files) != published:
         log.warning("%s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
     result = decode(files, size, label=name, which=f"{name} in {root}", cache=cache_root(root))
@@ -52,12 +53,20 @@ def as_environments(
         number, reason = next(iter(result.bad.items()))
         more = f" (and {len(result.bad) - 1} more)" if len(result.bad) > 1 else ""
         raise UserError(f"{name}: cannot decode {files[number]}: {reason}{more}; fetch the dataset again")
+    labels = {domain: [label for _, label in labelled] for domain, labelled in domains.items()}
+    return labelled_images(name, result.images, labels, classes)
+
+
+def labelled_images(
+    name: str, images: Tensor, labels: Mapping[str, Sequence[int]], classes: Sequence[str]
+) -> Environments:
+    """Environments with ImageNet's normalisation; `labels` are those of the images, by domain."""
+    import torch
+
+    from domainwise.data.environments import Environments
+
+    every_label = torch.tensor([label for part in labels.values() for label in part])
+    sizes = {domain: len(part) for domain, part in labels.items()}
     return Environments.from_images(
-        result.images,
-        torch.tensor([label for _, label in listed]),
-        {domain: len(files) for domain, files in domains.items()},
-        name=name,
-        classes=classes,
-        mean=IMAGENET_MEAN,
-        std=IMAGENET_STD,
+        images, every_label, sizes, name=name, classes=classes, mean=IMAGENET_MEAN, std=IMAGENET_STD
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from domainwise.data.catalogue import DATASETS, Dataset, dataset
 from domainwise.data.sources import nico, terra
 from domainwise.data.sources.downloads import Download
-from domainwise.data.sources.image_files import as_environments, in_class_folders
+from domainwise.data.sources.image_files import in_class_folders, published_images
 from domainwise.data.sources.parts import Part, Source
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def of_class_folders(name: str, summary: str, part: Part, classes: tuple[str, ..
     def load(root: Path, size: int) -> Environments:
         folders = part.find(root, name)
         listed = {d: in_class_folders(folder, classes) for d, folder in zip(domains, folders, strict=True)}
-        return as_environments(name, listed, classes=classes, root=root, size=size, published=source.images)
+        return published_images(name, listed, classes=classes, root=root, size=size, published=source.images)
 
     entry = Dataset(
         name,
@@ -186,7 +186,7 @@ def NICO(root: Path, size: int) -> Environments:
         domain: nico.read_list(file, folders)
         for domain, file in zip(nico.LISTS, NICO_LISTS.find(root, "NICO"), strict=True)
     }
-    return as_environments("NICO", listed, classes=nico.CLASSES, root=root, size=size, published=4_080)
+    return published_images("NICO", listed, classes=nico.CLASSES, root=root, size=size, published=4_080)
 
 
 MIXED_CLASSES = (
@@ -229,4 +229,4 @@ def MixedSame(root: Path, size: int) -> Environments:
     names = [f"{number:02}_{name}" for number, name in enumerate(MIXED_CLASSES)]
     same, mixed = (in_class_folders(folder, names) for folder in MIXED.find(root, "MixedSame"))
     listed = {"Mixed-Same": same, "Mixed-Rand": mixed}
-    return as_environments("MixedSame", listed, classes=MIXED_CLASSES, root=root, size=size, published=8_370)
+    return published_images("MixedSame", listed, classes=MIXED_CLASSES, root=root, size=size, published=8_370)
