@@ -1,5 +1,6 @@
 """Collecting records: every run of a folder, and what is damaged or foreign beside them."""
 
+import gc
 import json
 import random
 import shutil
@@ -166,3 +167,13 @@ def test_the_fast_reader_reads_what_the_slow_one_reads(tmp_path: Path, kind: str
         assert set(fast.accuracy) == set(slow.accuracy)
         for part, values in slow.accuracy.items():
             np.testing.assert_array_equal(fast.accuracy[part], values)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collecting_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool) -> None:
+    try:
+        (gc.enable if enabled else gc.disable)()
+        collect(tmp_path)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
