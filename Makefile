@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+LOWEST := .venv-lowest
+# The torch of `make test-lowest`, where the lowest that pyproject.toml allows cannot be had: LOWEST_TORCH=2.13.0
+LOWEST_TORCH ?=
 READY  := $(VENV)/.ready
 # Where domainwise is there already: make reproduce-cmnist DOMAINWISE='python3 -m domainwise'
 DOMAINWISE ?= $(BIN)/domainwise
@@ -11,7 +14,7 @@ export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLCONFIGDIR  := $(CURDIR)/$(VENV)/cache/matplotlib
 
-.PHONY: setup demo test lint test-slow test-gpu bench docs clean
+.PHONY: setup demo test lint test-slow test-gpu test-lowest coverage bench docs clean
 
 setup: $(READY)
 
@@ -19,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "domainwise needs Python 3.11 or newer: set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	rm -rf $(PIP_CACHE_DIR)
+	rm -rf $(VENV)/cache/pip
 	touch $@
 
 demo: $(READY)
@@ -39,6 +42,21 @@ test-slow: $(READY)
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu
 
+# The test suite with the lowest versions that pyproject.toml allows, in a virtual environment of its own.
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/pytest -n 2 --dist worksteal
+
+$(LOWEST)/.ready: pyproject.toml tools/lowest_versions.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tools/lowest_versions.py $(LOWEST_TORCH:%=torch==%) > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet --no-cache-dir --constraint $(LOWEST)/constraints.txt --editable '.[dev]'
+	touch $@
+
+# Lines run in the processes of the test suite; the worker processes that tests start are not counted.
+coverage: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report term --cov-report html
+	@echo 'open htmlcov/index.html'
+
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/collection.py
@@ -55,4 +73,4 @@ docs: $(READY)
 include experiments.mk
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) build dist htmlcov .coverage .pytest_cache .ruff_cache .mypy_cache

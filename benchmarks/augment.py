@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 import domainwise as dw
+from domainwise import kernels
 from domainwise.cli.bench.machine import describe
 from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.data.catalogue import Dataset as Described
@@ -162,9 +163,8 @@ def jobs_on_a_gpu(session: Session) -> dict[str, Callable[[], object]]:
             return record(draw, generators=[session.batches.generator, session.augmentation]).replay
 
     jobs = {AUGMENTATION: graph(compile=True)}
-    fused, augmenter.fused = augmenter.fused, False
-    jobs |= {f"{AUGMENTATION}, plain": graph(compile=False), f"{AUGMENTATION}, compiled": graph(compile=True)}
-    augmenter.fused = fused
+    with kernels.disabled():
+        jobs |= {f"{AUGMENTATION}, plain": graph(compile=False), f"{AUGMENTATION}, compiled": graph(compile=True)}
     return jobs | {
         GIVEN: partial(CapturedStep(algorithm, compile=True), learn),
         FRESH: session.step,
@@ -197,7 +197,7 @@ def main() -> None:
     environments = pictures()
     facts = {"scale": "image", "network": "resnet18-scratch", "augmentation": "domainbed", "steps": 10**6}
     run = dw.plan(
-        Described.of(environments, **facts),
+        Described.from_environments(environments, **facts),
         "ERM",
         [str(DOMAINS)],
         hparams={"batch_size": arguments.batch},

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweep.collection import collect
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 from domainwise.sweep.tables import tables
 
 EVALUATIONS = 51
@@ -27,7 +27,7 @@ EVALUATIONS = 51
 
 def write(folder: Path, count: int) -> None:
     luck = random.Random(0)
-    plan = Plan("ColoredMNIST", ("ERM", "DAT", "IRM", "VREx"), draws=-(-count // 36), trials=3)
+    plan = plan_sweep("ColoredMNIST", ("ERM", "DAT", "IRM", "VREx"), draws=-(-count // 36), trials=3)
     for run in plan.runs()[:count]:
         parts = [(domain, "out") for domain in run.train_domains] + [(run.test_domains[0], s) for s in ("in", "out")]
         rows: list[Record | Status] = [
@@ -57,7 +57,7 @@ def read(folder: Path) -> None:
 
 def plan(count: int) -> None:
     began = time.perf_counter()
-    runs = Plan("ColoredMNIST", ("ERM", "DAT", "IRM", "VREx"), draws=-(-count // 36), trials=3).runs()
+    runs = plan_sweep("ColoredMNIST", ("ERM", "DAT", "IRM", "VREx"), draws=-(-count // 36), trials=3).runs()
     identities = {run.id for run in runs}
     print(f"{len(identities)} runs planned in {time.perf_counter() - began:.1f} s")
 

@@ -18,7 +18,7 @@ from domainwise.cli.bench.machine import describe
 from domainwise.engine.devices import pick_device
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import Plan, plan_sweep
 
 
 def seconds(plan: Plan, device: str) -> tuple[int, float]:
@@ -48,7 +48,7 @@ def main() -> None:
     unseen = DATASETS[given.dataset].testable
     times = {}
     for steps in given.lengths:
-        plan = Plan(
+        plan = plan_sweep(
             given.dataset,
             (given.algorithm,),
             draws=given.draws,

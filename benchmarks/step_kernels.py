@@ -1,6 +1,6 @@
 """Where the time of a training step on a GPU goes: its time, and every kernel of it.
 
-A specification is DATASET,NETWORK,ALGORITHM,PRECISION,BATCH,FORM with FORM eager, captured or compiled. Images of
+A specification is DATASET,NETWORK,ALGORITHM,PRECISION,BATCH,MODE with MODE eager, captured or compiled. Images of
 PACS are made up if there are none: they take as long.
 
     python benchmarks/step_kernels.py ColoredMNIST,mnist-cnn,DAT,bf16,64,captured PACS,resnet50,ERM,bf16,32,compiled
@@ -11,6 +11,7 @@ import gc
 import statistics
 from collections import Counter
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch.nn import functional as F
@@ -20,6 +21,7 @@ from domainwise import DATASETS, Environments
 from domainwise.cli.bench.machine import describe, now
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
+from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.sweep.plan import plan_run
@@ -39,7 +41,7 @@ def images(dataset: Dataset) -> Environments:
 
 
 def session_of(specification: str) -> tuple[Session, RunContext]:
-    name, network, algorithm, precision, batch, form = specification.split(",")
+    name, network, algorithm, precision, batch, mode = specification.split(",")
     dataset = DATASETS[name]
     run = plan_run(
         dataset,
@@ -51,8 +53,7 @@ def session_of(specification: str) -> tuple[Session, RunContext]:
     )
     own = RunContext(GPU, precision)
     with own:
-        session = Session(replace(run, weights=""), images(dataset), GPU)
-        session.captured = None if form == "eager" else session.captured_step(compile=form == "compiled")
+        session = Session(replace(run, weights=""), images(dataset), GPU, execution=Execution(cast(Mode, mode)))
     return session, own
 
 

@@ -42,15 +42,15 @@ def watch_waits(session: Session) -> list[float]:
     """The milliseconds the host waits for each batch, as they come."""
     assert isinstance(session.batches, StreamedBatches)
     waits: list[float] = []
-    ahead, get = session.batches.ahead, session.batches.ahead.get
+    prefetcher, get = session.batches.prefetcher, session.batches.prefetcher.get
 
     def watched() -> tuple[torch.Tensor, ...]:
         began = time.perf_counter()
-        ahead.pending[0].result()
+        prefetcher.pending[0].result()
         waits.append(1000 * (time.perf_counter() - began))
         return get()
 
-    ahead.get = watched  # type: ignore[method-assign]
+    prefetcher.get = watched  # type: ignore[method-assign]
     return waits
 
 

@@ -9,7 +9,7 @@ from domainwise.analysis.audit import CONSTANT, selected_runs
 from domainwise.analysis.run_choice import RunFilter
 from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Curve, Method
 from domainwise.sweep.collection import Collection, collect

@@ -11,7 +11,7 @@ from domainwise.algorithms.adversarial import PersistentPerturbation
 from domainwise.algorithms.match import DANN
 from domainwise.core.errors import UserError
 from domainwise.nets.network import Network
-from helpers import CLASSES, advance, batches, features, make, risk, weights
+from small_problems import CLASSES, advance, batches, features, make, risk, weights
 
 EVERY = sorted(ALGORITHMS)
 ADVERSARIAL = ["AT", "UAT", "DAT"]
@@ -136,7 +136,7 @@ def test_perturbation_stays_in_its_ball_without_gradient(name: str, norm: str, r
 def test_at_perturbs_every_sample_within_its_ball() -> None:
     algorithm = make("AT", eps=0.3, alpha=0.1)
     x, y = batches(1)[0]
-    delta = algorithm.ascend(x, y, algorithm.fresh(3, 4), 10)
+    delta = algorithm.ascend(x, y, algorithm.initial_delta(3, 4), 10)
     assert delta.shape == x.shape
     norms = delta.flatten(2).norm(dim=2)
     assert norms.max() <= 0.3 * (1 + 1e-12) and norms.min() > 0.0

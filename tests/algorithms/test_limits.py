@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_references import agree, erm
-from test_references_methods import Adam
-from test_references_perturb import small_sets
 from torch import Tensor, nn
 
 from domainwise import algorithms
@@ -19,9 +16,10 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.engine.evaluation import judge
+from domainwise.engine.evaluation import evaluate
 from domainwise.nets.network import Network
-from helpers import CLASSES, SHAPE, advance, batches, features, make, weights
+from references import Adam, agree, erm, small_sets
+from small_problems import CLASSES, SHAPE, advance, batches, features, make, weights
 
 FAST = {"lr": 0.01}
 
@@ -259,7 +257,7 @@ def test_judged_in_groups_of_the_training_size(name: str, groups: list[int]) -> 
         return predict(x, domain)
 
     algorithm.predict = counting
-    judge(algorithm, environments, {(d, "in"): environments.rows(d) for d in "bd"}, ("a", "b", "c"))
+    evaluate(algorithm, environments, {(d, "in"): environments.rows(d) for d in "bd"}, ("a", "b", "c"))
     assert [size for size, _ in calls] == groups
     assert [domain for _, domain in calls] == [1] * (len(calls) // 2) + [None] * (len(calls) // 2)
 

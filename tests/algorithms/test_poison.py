@@ -18,11 +18,11 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.data.sources.folder import image_folder
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 EVERY = sorted(ALGORITHMS)
 SINGLE = [name for name in EVERY if ALGORITHMS[name].needs_domains == 1]
@@ -57,7 +57,7 @@ def vectors() -> Environments:
 
 
 def plan(data: Environments, algorithm: str, **facts: Any) -> Run:
-    described = Dataset.of(data, validation=("choosing",), unseen=("unseen",))
+    described = Dataset.from_environments(data, validation=("choosing",), unseen=("unseen",))
     hparams = {"batch_size": 4, **SOON.get(algorithm, {})}
     given = {"steps": 4, "evaluate_every": 2, "full_curves": True, **facts}
     return plan_run(described, algorithm, "unseen", hparams=hparams, **given)
@@ -84,11 +84,11 @@ def learned(run: Run, data: Environments) -> tuple[dict[str, Tensor], list[objec
     """The state after a training, bit by bit, and what was judged on the way."""
     with torch.random.fork_rng():
         session = Session(run, data, CPU)
-        parts, scores = parts_to_judge(run, session.environments), []
+        parts, scores = splits_to_evaluate(run, session.environments), []
         for step in range(run.steps):
             session.step()
             if run.evaluated_at(step):
-                scores.append(judge(session.algorithm, session.environments, parts, run.train_domains))
+                scores.append(evaluate(session.algorithm, session.environments, parts, run.train_domains))
     state = session.algorithm.state_dict()
     return state | {"mean": session.environments.mean, "std": session.environments.std}, scores
 

@@ -18,7 +18,7 @@ from domainwise.protocol import spaces
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 """The same examples every time, few enough for a suite of minutes."""
@@ -141,11 +141,10 @@ def test_any_bytes_in_a_records_file_are_read_or_refused_in_one_line(
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    monkeypatch.chdir(tmp_path)
+def domainwise(domainwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "no data"))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
-    return commands(capsys)
+    return domainwise
 
 
 ODD = ["Krankenhaus Süd", "病院", "-rf", "a" * 200, "<b>bold", "[red]", "100%", "semi;colon", "it's", "…"]

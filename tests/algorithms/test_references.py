@@ -1,11 +1,8 @@
 """Each algorithm against an independent straight-line version in float64, written here from its equations.
 
 The references share nothing with the code under test but the initial weights and starts: one loop per domain, gradients
-of scalars by autograd where the method defines them so, Adam by hand.
+of scalars by autograd where the method defines them so, Adam by hand (tests/support/references.py).
 """
-
-import copy
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,55 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.nets.network import Network
-from helpers import advance, batches, make, weights
-
-Loss = Callable[[Network, Tensor, Tensor, int], Tensor]
-
-
-class Adam:
-    """Adam, from Kingma & Ba 2015, Algorithm 1."""
-
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
-        self.parameters, self.lr = parameters, lr
-        self.restart()
-
-    def restart(self) -> None:
-        self.t = 0
-        self.m = [torch.zeros_like(p) for p in self.parameters]
-        self.v = [torch.zeros_like(p) for p in self.parameters]
-
-    def step(self, loss: Tensor) -> None:
-        gradients = torch.autograd.grad(loss, self.parameters)
-        self.t += 1
-        with torch.no_grad():
-            for p, g, m, v in zip(self.parameters, gradients, self.m, self.v, strict=True):
-                m.copy_(0.9 * m + 0.1 * g)
-                v.copy_(0.999 * v + 0.001 * g * g)
-                p -= self.lr * (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
-
-
-def follow(
-    name: str, loss: Loss, restart_at: int | None = None, steps: int = 3, **hparams: object
-) -> tuple[Tensor, Tensor]:
-    """Weights after a few steps of the algorithm, and of the reference."""
-    algorithm = make(name, **hparams)
-    net = copy.deepcopy(algorithm.network)
-    optimiser = Adam(list(net.parameters()), algorithm.hparams["lr"])
-    data = batches(steps)
-    for number, (x, y) in enumerate(data):
-        if number == restart_at:
-            optimiser.restart()
-        optimiser.step(loss(net, x, y, number))
-    advance(algorithm, data)
-    return weights(algorithm), torch.cat([p.detach().flatten() for p in net.parameters()])
-
-
-def agree(pair: tuple[Tensor, Tensor], tolerance: float = 1e-10) -> None:
-    assert (pair[0] - pair[1]).abs().max() < tolerance
-
-
-def erm(net: Network, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
-    return sum(F.cross_entropy(net(x[e]), y[e]) for e in range(len(x))) / len(x)
+from references import agree, climb, erm, follow, gradient_at, project
+from small_problems import advance, batches, make
 
 
 def test_erm() -> None:
@@ -82,28 +32,6 @@ def test_irm() -> None:
         return total / len(x)
 
     agree(follow("IRM", irm, restart_at=2, steps=5, penalty=7.0, anneal=2))
-
-
-def project(delta: Tensor, eps: float, norm: str) -> Tensor:
-    if norm == "linf":
-        return delta.clamp(-eps, eps)
-    length = delta.pow(2).sum().sqrt()
-    return delta if length <= eps else delta * eps / length
-
-
-def climb(delta: Tensor, gradient: Tensor, eps: float, alpha: float, norm: str) -> Tensor:
-    length = gradient.pow(2).sum().sqrt()
-    if length == 0:
-        return delta
-    return project(delta + alpha * (gradient.sign() if norm == "linf" else gradient / length), eps, norm)
-
-
-def gradient_at(net: Network, x: Tensor, y: Tensor, delta: Tensor, cap: float | None = None) -> Tensor:
-    delta = delta.clone().requires_grad_()
-    losses = F.cross_entropy(net((x + delta).clamp(0, 1)), y, reduction="none")
-    if cap is not None:
-        losses = losses.clamp(0, cap)
-    return torch.autograd.grad(losses.sum(), delta)[0]
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
@@ -162,4 +90,4 @@ def test_random_start_is_uniform_in_the_cube_then_projected() -> None:
     u = torch.rand(3, 4, 2, 6, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     cube = (2 * u - 1) * 0.7
     expected = torch.stack([torch.stack([project(d, 0.7, "l2") for d in row]) for row in cube])
-    agree((at.fresh(3, 4), expected))
+    agree((at.initial_delta(3, 4), expected))

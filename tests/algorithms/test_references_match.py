@@ -1,16 +1,15 @@
-"""Matching and style methods against straight-line versions in float64; see tests/test_references_methods.py."""
+"""Matching and style methods against straight-line versions in float64; see tests/support/references.py."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from test_references import agree
-from test_references_methods import Adam, Reference, Step, adam, descending, noise, risk, same_course, shuffled
 from torch import Tensor, nn
 
 from domainwise.algorithms.base import Algorithm
-from helpers import CLASSES, advance, batches, make
+from references import Adam, Reference, Step, adam, agree, descending, noise, risk, same_course, shuffled
+from small_problems import CLASSES, advance, batches, make
 
 
 def matching(distance: Callable[[Tensor, Tensor], Tensor], gamma: float) -> Reference:

@@ -1,110 +1,16 @@
-"""Risks, meta-learning and mixing against straight-line versions, in float64; here is what all references share.
-
-A reference gets a twin of the algorithm only as a holder of initial weights and buffers, which it moves by hand: the
-modules of the twin are called, its methods never. After every step all parts of both must agree. More of them are in
-tests/test_references_match.py (matching and style) and tests/test_references_perturb.py (perturbed and growing sets).
-"""
+"""Risks, meta-learning and mixing against straight-line versions in float64; see tests/support/references.py."""
 
 import copy
 import math
-from collections.abc import Callable, Iterable
 
 import pytest
-import test_references
 import torch
-from test_references import agree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
-from helpers import SHAPE, advance, batches, features, make
-
-Step = Callable[[Tensor, Tensor, int], Tensor]
-Reference = Callable[[Algorithm], Step]
-Loss = Callable[[Algorithm, Tensor, Tensor, int], Tensor]
-
-
-class Adam(test_references.Adam):
-    """Adam with any betas, and weight decay as DomainBed has it: a term of the gradient."""
-
-    def __init__(
-        self, parameters: Iterable[Tensor], lr: float, decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
-        super().__init__(list(parameters), lr)
-        self.decay, self.betas = decay, betas
-
-    def step(self, loss: Tensor) -> None:
-        self.apply(torch.autograd.grad(loss, self.parameters))
-
-    def apply(self, gradients: Iterable[Tensor]) -> None:
-        self.t += 1
-        a, b = self.betas
-        with torch.no_grad():
-            for p, gradient, m, v in zip(self.parameters, gradients, self.m, self.v, strict=True):
-                g = gradient + self.decay * p
-                m.copy_(a * m + (1 - a) * g)
-                v.copy_(b * v + (1 - b) * g * g)
-                p -= self.lr * (m / (1 - a**self.t)) / ((v / (1 - b**self.t)).sqrt() + 1e-8)
-
-
-def adam(twin: Algorithm, parameters: Iterable[Tensor]) -> Adam:
-    return Adam(parameters, twin.hparams["lr"], twin.hparams["weight_decay"])
-
-
-def noise() -> torch.Generator:
-    """The stream that `make` gives an algorithm."""
-    return torch.Generator().manual_seed(2)
-
-
-def shuffled(n: int, stream: torch.Generator) -> list[int]:
-    return torch.rand(n, generator=stream, dtype=torch.float64).argsort().tolist()
-
-
-def descending(loss: Loss, restart_at: int | None = None) -> Reference:
-    """The reference of a method that descends one loss with one Adam over all its parameters."""
-
-    def reference(twin: Algorithm) -> Step:
-        optimiser = adam(twin, twin.parameters())
-
-        def step(x: Tensor, y: Tensor, number: int) -> Tensor:
-            if number == restart_at:
-                optimiser.restart()
-            value = loss(twin, x, y, number)
-            optimiser.step(value)
-            return value
-
-        return step
-
-    return reference
-
-
-def compare(algorithm: Algorithm, twin: Algorithm, losses: tuple[Tensor, Tensor], number: int) -> None:
-    agree((losses[0], losses[1].detach()))
-    ours, expected = algorithm.state_dict(), twin.state_dict()
-    assert ours.keys() == expected.keys()
-    for part, value in ours.items():
-        gap = float((value - expected[part]).abs().max())
-        assert gap < 1e-10, f"{part} is {gap:.1e} off after step {number}"
-
-
-def same_course(name: str, reference: Reference, steps: int = 4, **hparams: object) -> None:
-    """Loss, parameters and buffers of all parts agree after every step."""
-    settings = {"lr": 0.01, **hparams}
-    algorithm, twin = make(name, **settings), make(name, **settings)
-    step = reference(twin)
-    for number, (x, y) in enumerate(batches(steps)):
-        (loss,) = advance(algorithm, [(x, y)], first=number)
-        compare(algorithm, twin, (loss, step(x, y, number)), number)
-
-
-def risk(net: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """One domain's mean of -log p(y | x), sample by sample."""
-    logits = net(x)
-    return sum(logits[i].exp().sum().log() - logits[i, y[i]] for i in range(len(x))) / len(x)
-
-
-def risks(twin: Algorithm, x: Tensor, y: Tensor) -> list[Tensor]:
-    return [risk(twin.network, x[e], y[e]) for e in range(len(x))]
+from references import Step, adam, descending, noise, risk, risks, same_course, shuffled
+from small_problems import SHAPE, features, make
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -1,15 +1,26 @@
-"""Perturbed and growing training sets against straight-line versions; see tests/test_references_methods.py."""
-
-import dataclasses
+"""Perturbed and growing training sets against straight-line versions; see tests/support/references.py."""
 
 import pytest
 import torch
-from test_references import agree, climb, gradient_at
-from test_references_methods import Step, adam, compare, descending, noise, risk, risks, same_course
 from torch import Tensor
 
 from domainwise.algorithms.base import Algorithm
-from helpers import advance, batches, make
+from references import (
+    SIZES,
+    Step,
+    adam,
+    agree,
+    climb,
+    compare,
+    descending,
+    gradient_at,
+    noise,
+    risk,
+    risks,
+    same_course,
+    small_sets,
+)
+from small_problems import advance, batches, make
 
 
 @pytest.mark.parametrize(("gamma", "rate", "stable"), [(1.0, 0.05, 0.05), (20.0, 0.05, 0.025), (0.3, 0.9, 0.9)])
@@ -65,15 +76,6 @@ def test_ensemble_predicts_by_the_mean_probability() -> None:
     x = batches(1, seed=9)[0][0][0]
     probabilities = sum(member(x).softmax(1) for member in algorithm.network.members) / 3
     agree((algorithm.predict(x).softmax(1).detach(), probabilities.detach()))
-
-
-SIZES = (5, 9, 3)
-
-
-def small_sets(algorithm: Algorithm, sizes: tuple[int, ...] = SIZES) -> Algorithm:
-    """The same algorithm on training sets so small that remembered images are drawn often."""
-    problem = dataclasses.replace(algorithm.problem, sizes=sizes)
-    return type(algorithm)(algorithm.network, problem, algorithm.hparams, noise())
 
 
 def test_ada_saves_what_it_remembers_and_not_all_the_room_for_it() -> None:

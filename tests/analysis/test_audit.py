@@ -20,12 +20,13 @@ from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
 from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.environments import Environments
-from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
-from domainwise.engine.restore import Trained
+from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
+from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
+from domainwise.protocol.options import TrainingOptions
 from domainwise.report.pictures import audit_figure
-from domainwise.sweep.plan import Plan, plan_run
+from domainwise.sweep.plan import plan_run, plan_sweep
 
 Answer = Callable[[Tensor], Tensor]
 
@@ -42,13 +43,13 @@ class Reader(nn.Module):
         return nn.functional.one_hot(self.answer(x), self.classes) + self.nothing
 
 
-def reading(data: Environments, unseen: str, answer: Answer) -> Trained:
+def reading(data: Environments, unseen: str, answer: Answer) -> TrainedRun:
     """A model on this data that answers like this."""
-    run = plan_run(Dataset.of(data), "ERM", [unseen], steps=1)
+    run = plan_run(Dataset.from_environments(data), "ERM", [unseen], steps=1)
     sizes = tuple(data.sizes[domain] for domain in run.train_domains)
     problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
     network = Reader(answer, len(data.classes))
-    return Trained(run, data, ALGORITHMS["ERM"](network, problem, run.hparams, torch.Generator()), Path())
+    return TrainedRun(run, data, ALGORITHMS["ERM"](network, problem, run.hparams, torch.Generator()), Path())
 
 
 class Memory:
@@ -112,7 +113,7 @@ def test_a_model_that_reads_nothing(coloured: Environments) -> None:
 def test_a_model_that_needs_a_known_background(scenes: Environments) -> None:
     """Right over the backgrounds it knows, "0" over any other: every number follows."""
     digits, labels = source_digits("BackgroundDigits", Path())
-    known = torch.cat([paste(digits, background(scene)) for scene in SCENES if scene != "scene2"])
+    known = torch.cat([overlay(digits, background(scene)) for scene in SCENES if scene != "scene2"])
     found = audit(reading(scenes, "scene2", Memory(known, labels.repeat(3))))
     use = found.use
     assert isinstance(use, BackgroundUse) and use.unseen == "scene2"
@@ -127,7 +128,7 @@ def test_a_model_that_needs_a_known_background(scenes: Environments) -> None:
 
 def test_of_a_model_that_was_trained_on_every_background_only_scores_are_told(scenes: Environments) -> None:
     trained = reading(scenes, "scene1", lambda x: torch.zeros(len(x), dtype=torch.long))
-    everywhere = replace(trained, run=plan_run(Dataset.of(scenes), "ERM", [], steps=1))
+    everywhere = replace(trained, run=plan_run(Dataset.from_environments(scenes), "ERM", [], steps=1))
     assert audit(everywhere).use is None
 
 
@@ -168,7 +169,7 @@ def test_scores_per_domain_and_class_and_their_worst_pair() -> None:
     assert len(figure.axes) == 4
 
 
-def few_of_one_class(wrong: Collection[int]) -> Trained:
+def few_of_one_class(wrong: Collection[int]) -> TrainedRun:
     """Unseen 12 images of x and of y and 4 of z, with a model that takes these of them for another class."""
     labels = torch.tensor([0] * 12 + [1] * 12 + [2] * 4)
     images = torch.arange(56, dtype=torch.uint8).reshape(56, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
@@ -257,7 +258,7 @@ def test_features_are_those_before_the_classifier(scenes: Environments) -> None:
     features = nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, 7))
     method = ALGORITHMS["ERM"](Network(features, 10, feature_size=7), problem, run.hparams, torch.Generator())
     images = scenes.images[:300]
-    told, kept = predictions_and_features(Trained(run, scenes, method, Path()), images, "scene1")
+    told, kept = predictions_and_features(TrainedRun(run, scenes, method, Path()), images, "scene1")
     assert kept is not None
     torch.testing.assert_close(kept, features(scenes.normalise(images)).detach())
     assert torch.equal(told, method.network.classifier(kept).argmax(1))
@@ -283,7 +284,8 @@ def test_every_selected_model_is_asked_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = Plan("BackgroundDigits", ("ERM",), 2, 1, test_domains=("scene2",), steps=2, hparams={"batch_size": 8})
+    options = TrainingOptions(steps=2, hparams={"batch_size": 8})
+    plan = plan_sweep("BackgroundDigits", ("ERM",), options, draws=2, trials=1, test_domains=("scene2",))
     for run in plan.runs():
         train(run, "runs", device="cpu")
     status, out, _ = command(capsys, "audit", "runs", "--selected", "--json")

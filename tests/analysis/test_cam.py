@@ -14,7 +14,7 @@ from domainwise.analysis import attention
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.core.errors import UserError
 from domainwise.data.sources.digits import embedded_digits
-from domainwise.data.sources.mnist import BackgroundDigits, background, paste
+from domainwise.data.sources.mnist import BackgroundDigits, background, overlay
 from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.nets.network import Network, build
@@ -128,7 +128,7 @@ def test_masks_are_where_the_ink_is() -> None:
     assert int(masks.sum()) == int((embedded_digits().images > 0).sum())
     rows = data.rows("scene3")
     images, own = data.images[rows], masks[rows]
-    empty = paste(torch.zeros(1, 28, 28, dtype=torch.uint8), background("scene3"))
+    empty = overlay(torch.zeros(1, 28, 28, dtype=torch.uint8), background("scene3"))
     behind = (images == empty).all(1)
     assert bool(behind[~own].all()) and float(behind[own].float().mean()) < 0.05
 

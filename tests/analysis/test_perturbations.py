@@ -21,7 +21,7 @@ from domainwise.analysis.perturbations import (
 )
 from domainwise.core.errors import UserError
 from domainwise.data.sources.mnist import BackgroundDigits, background
-from domainwise.engine.restore import Trained, restore
+from domainwise.engine.restore import TrainedRun, restore
 from domainwise.engine.train import train
 from domainwise.report.pictures import perturbation_figure
 from domainwise.sweep.plan import plan_run
@@ -71,7 +71,7 @@ def test_alignment_against_chance() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedRun]:
     data, out = BackgroundDigits(Path()), tmp_path_factory.mktemp("runs")
     facts = {"steps": 1, "hparams": {"batch_size": 4, "eps": 2.0}}
     runs = [plan_run("BackgroundDigits", name, "scene2", **facts) for name in ("DAT", "UAT", "EnsembleUAT")]
@@ -79,12 +79,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     return {trained.run.algorithm: trained for trained in (restore(folder, environments=data) for folder in folders)}
 
 
-def with_delta(trained: Trained, delta: Tensor) -> Trained:
+def with_delta(trained: TrainedRun, delta: Tensor) -> TrainedRun:
     trained.algorithm.delta.copy_(delta)
     return trained
 
 
-def test_a_perturbation_that_is_the_background_fits_it(trained: dict[str, Trained]) -> None:
+def test_a_perturbation_that_is_the_background_fits_it(trained: dict[str, TrainedRun]) -> None:
     scenes = torch.stack([background(f"scene{i}") for i in (1, 3, 4)])
     measured = measure(with_delta(trained["DAT"], (scenes - scenes.mean(0))[:, None]))
     assert all(found.cosine > 0.9 and found.fits for found in measured.domains)
@@ -94,14 +94,14 @@ def test_a_perturbation_that_is_the_background_fits_it(trained: dict[str, Traine
     assert measure(with_delta(trained["DAT"], one)).sentence.endswith("is supported in part.")
 
 
-def test_noise_does_not_fit(trained: dict[str, Trained]) -> None:
+def test_noise_does_not_fit(trained: dict[str, TrainedRun]) -> None:
     noise = torch.randn(3, 1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     measured = measure(with_delta(trained["EnsembleUAT"], noise))
     assert not any(found.fits for found in measured.domains)
     assert "not clearly of low frequency" in measured.sentence and "not supported here" in measured.sentence
 
 
-def test_pictures_are_in_image_units_and_norms_in_the_networks(trained: dict[str, Trained]) -> None:
+def test_pictures_are_in_image_units_and_norms_in_the_networks(trained: dict[str, TrainedRun]) -> None:
     own = with_delta(trained["DAT"], torch.full((3, 1, 3, 28, 28), 0.5))
     scaled = replace(own, environments=replace(own.environments, std=torch.full((3, 1, 1), 0.2)))
     (first, *_) = measure(scaled).domains
@@ -110,7 +110,7 @@ def test_pictures_are_in_image_units_and_norms_in_the_networks(trained: dict[str
     torch.testing.assert_close(first.perturbed, (first.sample + 0.1).clamp(max=1).double())
 
 
-def test_a_universal_perturbation_is_compared_with_every_domain(trained: dict[str, Trained]) -> None:
+def test_a_universal_perturbation_is_compared_with_every_domain(trained: dict[str, TrainedRun]) -> None:
     measured = measure(trained["UAT"])
     assert measured.universal and [found.domain for found in measured.domains] == ["scene1", "scene3", "scene4"]
     assert torch.equal(measured.domains[0].delta, measured.domains[2].delta)
@@ -118,7 +118,7 @@ def test_a_universal_perturbation_is_compared_with_every_domain(trained: dict[st
 
 
 def test_the_command(
-    trained: dict[str, Trained], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, TrainedRun], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, out, _ = command(capsys, "perturbations", trained["DAT"].folder, "--json", "--out", "a/b.svg")
@@ -137,7 +137,7 @@ def test_methods_without_perturbations(tmp_path: Path) -> None:
         measure(restore(folder, environments=data))
 
 
-def test_of_a_sweep_the_domain_wise_perturbations_are_shown(trained: dict[str, Trained]) -> None:
+def test_of_a_sweep_the_domain_wise_perturbations_are_shown(trained: dict[str, TrainedRun]) -> None:
     folders = [trained[name].folder for name in ("UAT", "DAT")]
     assert folder_with_perturbations(folders) == trained["DAT"].folder
     assert folder_with_perturbations(folders[:1]) == trained["UAT"].folder

@@ -17,7 +17,7 @@ from domainwise.analysis.shift import FeatureSamples, ShiftSettings, measure_shi
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.report.pictures import shift_figure
-from folders import make_folder
+from small_datasets import make_folder
 
 FIXED = Thresholds()
 
@@ -214,7 +214,7 @@ def test_bad_images_of_a_folder_are_left_out_if_told(tmp_path: Path, capsys: pyt
     (photos / "lab" / "cat" / "001.png").write_bytes(b"")
     asked = ("shift", photos, "--network", "small-cnn", "--image-size", 8, "--device", "cpu")
     assert (
-        "001.png: the file is empty; mend or remove it, or leave such images out by --skip-bad"
+        "001.png: the file is empty; mend or remove it, or leave such images out (--skip-bad)"
         in command(capsys, *asked).err
     )
     assert "photos: 6 images per side are left" in command(capsys, *asked, "--skip-bad").err

@@ -13,7 +13,7 @@ from domainwise.cli import main
 from domainwise.engine import penalties as p
 from domainwise.nets.network import Network
 from domainwise.protocol.records import RunFolder
-from helpers import CLASSES, batches, features
+from small_problems import CLASSES, batches, features
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ import pytest
 import typer.main
 from PIL import Image
 
-from commands import Command, commands, standard_json
+from commands import Command, standard_json
 from domainwise.algorithms import ALGORITHMS
 from domainwise.cli import app
-from domainwise.cli.demo_runs import Demo
+from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES
 from domainwise.engine.session import Session
@@ -30,19 +30,16 @@ from domainwise.engine.train import train
 from domainwise.nets import NETWORKS
 from domainwise.protocol.records import RunFolder
 from domainwise.sweep import local
-from processes import alive, all_gone, quick_context
+from processes import alive, all_gone
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 IMAGES, LABELS = MNIST_FILES[:2]
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def domainwise(domainwise: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "no data"))
-
-    return commands(capsys)
+    return domainwise
 
 
 def files(folder: Path) -> set[Path]:
@@ -264,12 +261,6 @@ def test_ctrl_c_while_training_says_how_to_continue(domainwise: Command, monkeyp
 # demo
 
 
-@pytest.fixture
-def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = quick_context()
-    monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
-
-
 def test_the_demo_from_end_to_end(
     domainwise: Command, tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,13 +298,13 @@ def test_the_demo_from_end_to_end(
 
 def test_the_demo_shows_what_there_is_of_runs_that_failed(tmp_path: Path) -> None:
     """Of all runs only one ended: the second with DAT."""
-    demo = Demo.plan(tmp_path, trials=1, steps=1)
-    assert [picture.name for picture in demo.draw()] == ["samples.png"]
-    assert "nothing to compare" in demo.table().sentence("DAT")
-    run = [run for run in demo.runs if run.algorithm == "DAT"][1]
+    runs = demo_plan(trials=1, steps=1).runs()
+    assert [picture.name for picture in draw_pictures(runs, tmp_path)] == ["samples.png"]
+    assert "nothing to compare" in demo_table(runs, tmp_path).sentence("DAT")
+    run = [run for run in runs if run.algorithm == "DAT"][1]
     train(run, tmp_path, device="cpu")
-    assert [picture.name for picture in demo.draw()] == ["samples.png", "perturbations.png"]
-    assert [list(row.cells) for row in demo.table().rows] == [["scene2"]]
+    assert [picture.name for picture in draw_pictures(runs, tmp_path)] == ["samples.png", "perturbations.png"]
+    assert [list(row.cells) for row in demo_table(runs, tmp_path).rows] == [["scene2"]]
 
 
 def descendants(pid: int) -> set[int]:

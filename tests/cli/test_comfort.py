@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command, commands
+from commands import Command
 from domainwise.cli import in_front
 from domainwise.core import logs
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    return commands(capsys)
-
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*3[0-7][\d;]*m")
 PROGRAM = (sys.executable, "-m", "domainwise")

@@ -5,14 +5,12 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from test_photos import write_terra
 
 from commands import Command, commands
 from domainwise.data.catalogue import DATASETS
@@ -20,7 +18,8 @@ from domainwise.data.sources import digit_domains, downloads, photos, terra
 from domainwise.data.sources.digits import MNIST, MNIST_FILES
 from domainwise.data.sources.downloads import Download
 from domainwise.data.sources.parts import Part
-from loopback import DATA, Server, running
+from download_server import DATA, Server
+from small_datasets import write_terra
 
 
 @pytest.fixture
@@ -30,14 +29,6 @@ def data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
     return partial(commands(capsys), "data")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(downloads, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running(Server()) as server:
-        yield server
 
 
 def serve(server: Server, part: Part, contents: dict[str, bytes]) -> Part:
@@ -121,7 +112,7 @@ def test_one_part_that_fails_does_not_stop_the_others(
     wrong = replace(served[1].downloads[0], checksum=f"md5:{'0' * 32}")
     use(monkeypatch, "Digits", served[0], replace(served[1], downloads=(wrong,)), *served[2:])
     result = data("get", "Digits")
-    assert result.status == 2 and "test_32x32.mat: what came has not the checksum" in result.err
+    assert result.status == 2 and "test_32x32.mat: the file has not the checksum" in result.err
     assert not (tmp_path / "root" / "svhn" / "test_32x32.mat").exists()
     for file in ("mnist_m.tar.gz", "syn/synth_test_32x32.mat", "usps/usps.t.bz2"):
         assert (tmp_path / "root" / file).read_bytes() == file.encode()
@@ -186,14 +177,14 @@ def test_an_interrupted_download_is_continued_by_the_same_command(
     use(monkeypatch, "Digits", serve(server, digit_domains.USPS, {"usps.t.bz2": DATA}))
     server.cut_after, server.cuts = 100_000, 1
     with monkeypatch.context() as patch:
-        ask = downloads._ask
+        ask = downloads._request
 
         def ask_once(url: str, partial: Path, start: int, *rest: downloads.Progress) -> bool:
             if start:
                 raise KeyboardInterrupt
             return ask(url, partial, start, *rest)
 
-        patch.setattr(downloads, "_ask", ask_once)
+        patch.setattr(downloads, "_request", ask_once)
         stopped = data("get", "Digits")
     assert stopped.status == 130 and "the same command continues" in stopped.err
     assert data("get", "Digits").status == 0 and server.asked == [None, "bytes=100000-"]

@@ -6,23 +6,22 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from commands import Command, commands
-from curves import a_run, keep
+from commands import Command
 from domainwise.cli.bench.steps import Bench
 from domainwise.data.sources.check import check
 from domainwise.report import pictures
 from domainwise.report.page import write
 from domainwise.report.style import any_script
-from folders import make_folder
+from handmade_records import a_run, write_run
+from small_datasets import make_folder
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+def domainwise(domainwise: Command) -> Command:
     """In a folder with the records of a run, a folder of images, and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    keep(Path("runs"), a_run("scene1"))
+    write_run(Path("runs"), a_run("scene1"))
     make_folder(Path("photos"))
-    return commands(capsys)
+    return domainwise
 
 
 WRITERS = (
@@ -48,9 +47,9 @@ def test_a_place_where_no_file_can_be_is_one_line_before_the_work(
     Path("file").write_text("in the way")
     before = sorted(Path().rglob("*"))
     for place, complaint in {
-        "taken.png": f"{option} taken.png is a folder: name a file",
-        "file/x.png": f"cannot write to file (File exists): choose another folder with {option}",
-        f"{'long' * 80}.png": f"(File name too long): choose another file with {option}",
+        "taken.png": f"taken.png is a folder: name a file ({option})",
+        "file/x.png": f"cannot write to file (File exists): choose another folder ({option})",
+        f"{'long' * 80}.png": f"(File name too long): choose another file ({option})",
     }.items():
         told = domainwise(*command.split(), place)
         assert told.is_one_line_error and complaint in told.err, told

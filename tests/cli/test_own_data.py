@@ -1,25 +1,18 @@
 """`train` and `sweep` on a folder of the user's own images."""
 
 import json
-import multiprocessing
 from pathlib import Path
 
 import pytest
 
-from commands import Command, commands
+from commands import Command
 from domainwise.data.sources.folder import image_folder
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.runs import Run
-from domainwise.sweep.plan import Plan, plan_run
-from folders import DOMAINS, make_folder
-from processes import quick_context
+from domainwise.sweep.plan import plan_run, plan_sweep
+from small_datasets import DOMAINS, make_folder
 
 FEW = ("--hparam", "batch_size=2", "--steps", 2, "--device", "cpu")
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    return commands(capsys)
 
 
 @pytest.fixture
@@ -89,7 +82,10 @@ def test_a_bad_image_stops_a_training_with_exit_2_or_is_left_out(
     ("arguments", "message"),
     [
         (("--data", "photos", "--dataset", "PACS"), "give either --dataset NAME or --data DIR"),
-        (("--dataset", "PACS", "--skip-bad"), "--skip-bad goes with a folder of images"),
+        (
+            ("--dataset", "PACS", "--skip-bad"),
+            "only images of a folder can be left out: other data are complete (--skip-bad)",
+        ),
         (("--data", "nowhere"), "is not a folder: images belong at DIR/<domain>/<class>/<image>"),
         (("--data", "PACS"), "is not a folder"),
         (("--dataset", "./nowhere"), "is not a folder"),
@@ -151,7 +147,7 @@ def test_with_weights_a_folder_begins_with_a_pretrained_network(
 def test_what_a_network_wants_is_the_same_in_runs_and_plans(photos: Path) -> None:
     run = plan_run(str(photos), "ERM", "lab", network="resnet18-scratch")
     assert (run.image_size, run.augmentation, run.steps, run.evaluate_every) == (224, "domainbed", 5001, 300)
-    plan = Plan(str(photos), ("ERM",), draws=2, trials=1, test_domains=("lab",), network="resnet18-scratch")
+    plan = plan_sweep(str(photos), ("ERM",), draws=2, trials=1, test_domains=("lab",), network="resnet18-scratch")
     first, second = plan.runs()
     assert first == run
     assert 1e-5 <= float(second.hparams["lr"] or 0) <= 10**-3.5, "searched in the ranges of large images"
@@ -163,11 +159,7 @@ def test_what_a_network_wants_is_the_same_in_runs_and_plans(photos: Path) -> Non
 # sweep
 
 
-def test_a_sweep_of_a_folder(
-    photos: Path, tmp_path: Path, domainwise: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = quick_context()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+def test_a_sweep_of_a_folder(photos: Path, tmp_path: Path, domainwise: Command, quick_workers: None) -> None:
     (photos / "lab" / "cat" / "001.png").write_bytes(b"")
     search = ("--hparams", 1, "--trials", 1, "--algorithms", "ERM", "--workers", 1, "--out", tmp_path / "out", *FEW)
     arguments = ("sweep", "--data", photos, "--skip-bad", "--network", "small-cnn", "--image-size", 16, *search)

@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 import domainwise as dw
-from commands import Command, commands
+from commands import Command
 from domainwise.cli import main
 from domainwise.core import logs
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.models.stream import find_images, read_batches
-from folders import make_folder, picture
+from small_datasets import make_folder, picture
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def domainwise(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def domainwise(domainwise: Command, place: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("DOMAINWISE_CACHE", str(place / "cache"))
     monkeypatch.chdir(place)
-    return commands(capsys)
+    return domainwise
 
 
 def test_train_leaves_a_model_and_its_records(place: Path) -> None:
-    model = dw.load(place / "model", device="cpu")
+    model = dw.load_model(place / "model", device="cpu")
     assert model.domains == ("clinic", "street") and model.classes == ("cat", "dog")
     assert model.card.training["accuracy"].keys() == {"clinic", "street", "lab"}
     assert (place / "model" / model.card.training["id"] / "records.jsonl").is_file()
@@ -50,7 +50,7 @@ def test_predictions_are_those_of_the_training_images_as_they_were_decoded(place
     assert result.status == 0 and result.err == ""
     rows = [json.loads(line) for line in result.out.splitlines()]
     data = find_dataset(str(place / "photos")).load()
-    expected = dw.load(place / "model").predict_proba(data.images)
+    expected = dw.load_model(place / "model").predict_proba(data.images)
     assert len(rows) == 36 and rows[0]["file"] == "photos/clinic/cat/000.png"
     np.testing.assert_allclose([list(row["probabilities"].values()) for row in rows], expected, atol=1e-6)
     assert [row["class"] for row in rows] == [("cat", "dog")[i] for i in expected.argmax(1)]
@@ -135,7 +135,7 @@ def test_hidden_files_are_ignored_as_in_training(place: Path, domainwise: Comman
         (["predict", "model", "photos", "--device", "gpu"], "error: unknown device 'gpu': known: auto, cpu, cuda"),
         (["evaluate", "model", "--data", "nowhere"], "unknown dataset 'nowhere'"),
         (["evaluate", "model", "--data", "nowhere"], "there is no folder of that name either"),
-        (["evaluate", "model", "--data", "BackgroundDigits", "--skip-bad"], "--skip-bad goes with a folder of images"),
+        (["evaluate", "model", "--data", "BackgroundDigits", "--skip-bad"], "can be left out: other data are complete"),
         (["shift", "nowhere"], "there is no folder of that name either"),
         (["evaluate", "model", "--data", "model"], "no images found in"),
         (["evaluate", "model", "--data", "BackgroundDigits"], "images of 28 pixels only"),
@@ -149,7 +149,7 @@ def test_mistakes_are_one_line(domainwise: Command, arguments: list[str], words:
 def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) -> None:
     told = json.loads(domainwise("evaluate", "model", "--data", "photos", "--json").out)
     data = find_dataset(str(place / "photos")).load()
-    assert told == dw.load(place / "model").evaluate(data).as_json()
+    assert told == dw.load_model(place / "model").evaluate(data).as_json()
     shown = domainwise("evaluate", "model", "--data", "photos").out
     assert "(trained on): these may include the very images the model was trained on." in shown
     assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
@@ -168,7 +168,7 @@ def test_evaluate_leaves_bad_images_out_if_told(place: Path, domainwise: Command
     bad = place / "spoilt" / "moon" / "cat" / "001.png"
     bad.write_bytes(b"")
     result = domainwise("evaluate", "model", "--data", "spoilt")
-    assert result.is_one_line_error and "leave such images out by --skip-bad" in result.err
+    assert result.is_one_line_error and "leave such images out (--skip-bad)" in result.err
     result = domainwise("evaluate", "model", "--data", "spoilt", "--skip-bad", "--json")
     assert result.status == 0 and result.err == f"note: left out {bad}: the file is empty\n"
     assert json.loads(result.out)["domains"]["moon"]["samples"] == 3
@@ -217,7 +217,7 @@ def test_models_that_no_file_fits(place: Path, domainwise: Command) -> None:
 def test_files_are_read_in_order_batch_by_batch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setattr("domainwise.models.model.BATCH", 5)
-    model, found = dw.load("model"), find_images(["photos"])
+    model, found = dw.load_model("model"), find_images(["photos"])
     read = list(read_batches(found, model))
     assert [len(batch.files) for batch in read] == [5] * 7 + [1]
     assert [file for batch in read for file in batch.files] == found
@@ -231,6 +231,6 @@ def test_large_camera_files_are_read_like_training_images(place: Path) -> None:
     make_folder(place / "camera", domains=("phone",), classes=("cat",))
     photograph.save(place / "camera" / "phone" / "cat" / "zzz.jpg", exif=exif)
     data = find_dataset(str(place / "camera")).load()
-    model = dw.load(place / "model", device="cpu")
+    model = dw.load_model(place / "model", device="cpu")
     mine = model.predict_proba(place / "camera" / "phone" / "cat" / "zzz.jpg")
     assert np.array_equal(mine, model.predict_proba(data.images[-1:]))

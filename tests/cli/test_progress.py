@@ -8,7 +8,7 @@ from domainwise.cli import progress
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweep.events import Event
 from domainwise.sweep.plan import plan_run
-from domainwise.sweep.status import standing
+from domainwise.sweep.status import sweep_progress
 
 
 def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,5 +37,5 @@ def test_a_run_that_was_never_judged_says_nothing_of_the_time_left(tmp_path: Pat
         folder.create()
         folder.append([Record(run.id, 99, "scene1", "in", 0.5, 1.0, 7.0)] if run == judged else [])
         folder.append([Status(run.id, 99, "done", "")])
-    assert standing(tmp_path, [unjudged, waiting]).seconds_left is None
-    assert standing(tmp_path, [unjudged, judged, waiting]).seconds_left == 7.0
+    assert sweep_progress(tmp_path, [unjudged, waiting]).seconds_left is None
+    assert sweep_progress(tmp_path, [unjudged, judged, waiting]).seconds_left == 7.0

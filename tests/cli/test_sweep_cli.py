@@ -1,53 +1,30 @@
 """The commands around sweeps, from end to end on tiny data, and the README's own code."""
 
 import json
-import multiprocessing
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from domainwise.cli import main
+from commands import Command
+from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder, Status
-from domainwise.sweep.plan import planned_runs, saved_plans
-from processes import quick_context
+from domainwise.sweep.plan import plan_sweep, planned_runs, saved_plans
+from small_datasets import write_mnist
 
-Command = Callable[..., tuple[int, str, str]]
 SMALL = ("--steps", "4", "--evaluate-every", "2", "--hparam", "batch_size=4")
 SWEEP = ("sweep", "--dataset", "BackgroundDigits", "--algorithms", "ERM,DAT", "--hparams", "1", "--trials", "1", *SMALL)
 
 
 @pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    context = quick_context()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
+def domainwise(domainwise: Command, quick_workers: None) -> Command:
+    return domainwise
 
 
 @pytest.fixture
 def tiny_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sixty random images in MNIST's own four files."""
-    folder = tmp_path / "data" / "mnist"
-    folder.mkdir(parents=True)
-    luck = np.random.default_rng(0)
-    for name, n in (("train", 40), ("t10k", 20)):
-        pixels = luck.integers(0, 256, (n, 28, 28), dtype=np.uint8)
-        (folder / f"{name}-images-idx3-ubyte").write_bytes(
-            struct.pack(">4B3i", 0, 0, 8, 3, n, 28, 28) + pixels.tobytes()
-        )
-        labels = luck.integers(0, 10, n, dtype=np.uint8)
-        (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">4Bi", 0, 0, 8, 1, n) + labels.tobytes())
-    monkeypatch.setenv("DOMAINWISE_DATA", str(folder.parent))
-    return folder.parent
+    """Sixty images in MNIST's own four files."""
+    monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "data"))
+    return write_mnist(tmp_path / "data", train=40, test=20).parent
 
 
 def test_a_sweep_from_plan_to_table(domainwise: Command, tmp_path: Path) -> None:
@@ -88,11 +65,9 @@ def test_grids_that_mean_nothing(domainwise: Command, tmp_path: Path, grid: str)
 
 
 def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: Command, tmp_path: Path) -> None:
-    from domainwise.sweep.plan import Plan
 
-    plan = Plan(
-        "BackgroundDigits", ("ERM",), 1, 1, test_domains=("0",), steps=4, evaluate_every=2, hparams={"batch_size": 4}
-    )
+    options = TrainingOptions(steps=4, evaluate_every=2, hparams={"batch_size": 4})
+    plan = plan_sweep("BackgroundDigits", ("ERM",), options, draws=1, trials=1, test_domains=("0",))
     (run,) = plan.runs()
     folder = RunFolder(tmp_path, run)
     folder.create()
@@ -143,7 +118,7 @@ def test_a_table_of_the_paper_is_run_and_set_beside_it(domainwise: Command, tiny
         ((*SWEEP, "--space", "papers"), "did you mean 'paper'"),
         ((*SWEEP, "--on", "moon"), "unknown place to run 'moon'"),
         ((*SWEEP, "--dry-run", "--on", "moon"), "unknown place to run 'moon'"),
-        ((*SWEEP, "--hparams", "0"), "--hparams must be at least 1"),
+        ((*SWEEP, "--hparams", "0"), "draws must be at least 1, not 0 (--hparams)"),
         ((*SWEEP, "--test-domains", "scene9"), "did you mean 'scene"),
         ((*SWEEP, "--slurm", "partition"), "--slurm 'partition': write NAME=VALUE"),
         (("reproduce", "table77"), "unknown table of the paper"),

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_docs import ROOT, blocks
+
+from documents import ROOT, blocks
 
 pytestmark = pytest.mark.slow
 

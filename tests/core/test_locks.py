@@ -1,4 +1,4 @@
-"""Claims: who works on a run; never two at once, and never nobody for long."""
+"""Locks on runs: never two processes at once, and never none for long."""
 
 import errno
 import json
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from domainwise.core import locks as claims
+from domainwise.core import locks
 from domainwise.core.errors import UserError
-from domainwise.core.locks import DEAD_SECONDS, RunLock, RunLocked, birth, lock_holder, machine
+from domainwise.core.locks import STALE_SECONDS, RunLock, RunLocked, lock_holder, machine_id, process_start_time
 from domainwise.data.environments import Environments
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
@@ -33,7 +33,7 @@ RACERS, ROUNDS = 8, 20
 
 
 def leave(folder: Path, owner: object, *, number: int = 1, silent: float = 0.0) -> Path:
-    """A claim made by somebody else, not heard of for so many seconds."""
+    """A lock file of another process, without a heartbeat for so many seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"claim.{number}"
     path.write_bytes(owner if isinstance(owner, bytes) else json.dumps(owner).encode())
@@ -42,14 +42,19 @@ def leave(folder: Path, owner: object, *, number: int = 1, silent: float = 0.0) 
 
 
 def owner(pid: int, **changes: Any) -> dict[str, Any]:
-    return {"machine": machine(), "pid": pid, "birth": birth(pid), "token": "another"} | changes
+    return {"machine": machine_id(), "pid": pid, "birth": process_start_time(pid), "token": "another"} | changes
 
 
-ELSEWHERE = {"machine": "elsewhere/boot", "pid": os.getpid(), "birth": birth(os.getpid()), "token": "another"}
+ELSEWHERE = {
+    "machine": "elsewhere/boot",
+    "pid": os.getpid(),
+    "birth": process_start_time(os.getpid()),
+    "token": "another",
+}
 
 
 def is_free(folder: Path) -> bool:
-    """Whether a claim can be made, by the two ways of asking; leaves it made and released if so."""
+    """Whether the lock can be taken, by the two ways of asking; leaves it taken and released if so."""
     seen = lock_holder(folder) is None
     try:
         with RunLock(folder):
@@ -75,22 +80,22 @@ def names(folder: Path) -> list[str]:
 # one at a time
 
 
-def test_a_claim_excludes_others_until_its_end(tmp_path: Path) -> None:
-    with RunLock(tmp_path) as claim:
-        assert lock_holder(tmp_path) == claim.path and not claim.taken_over()
+def test_a_lock_excludes_others_until_its_end(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as lock:
+        assert lock_holder(tmp_path) == lock.path and not lock.taken_over()
         with pytest.raises(RunLocked, match=re.escape(tmp_path.name)), RunLock(tmp_path):
             pytest.fail("two at once")
-        assert lock_holder(tmp_path) == claim.path, "a vain attempt changes nothing"
+        assert lock_holder(tmp_path) == lock.path, "a vain attempt changes nothing"
     assert lock_holder(tmp_path) is None and is_free(tmp_path)
 
 
-def test_a_claim_is_released_after_an_exception(tmp_path: Path) -> None:
+def test_a_lock_is_released_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), RunLock(tmp_path):
         raise KeyboardInterrupt
     assert is_free(tmp_path)
 
 
-def test_folders_are_claimed_each_on_its_own(tmp_path: Path) -> None:
+def test_folders_are_locked_each_on_its_own(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     with RunLock(tmp_path / "a"), RunLock(tmp_path / "b"):
@@ -100,14 +105,14 @@ def test_folders_are_claimed_each_on_its_own(tmp_path: Path) -> None:
 def test_numbers_are_never_reused_and_the_highest_holds(tmp_path: Path, neighbour: subprocess.Popen[bytes]) -> None:
     paths = []
     for _ in range(11):
-        with RunLock(tmp_path) as claim:
-            paths.append(claim.path.name)
+        with RunLock(tmp_path) as lock:
+            paths.append(lock.path.name)
     assert paths == [f"claim.{number}" for number in range(1, 12)]
     last = leave(tmp_path, owner(neighbour.pid), number=12)
     assert lock_holder(tmp_path) == last and not is_free(tmp_path), "12 is more than 9"
 
 
-def test_other_files_are_no_claims_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_other_files_are_no_locks_and_nothing_is_left_behind(tmp_path: Path) -> None:
     for name in ("claim.txt", "claim.", "claim", "records.jsonl"):
         (tmp_path / name).write_text("{}")
     before = set(names(tmp_path))
@@ -115,18 +120,18 @@ def test_other_files_are_no_claims_and_nothing_is_left_behind(tmp_path: Path) ->
     assert set(names(tmp_path)) == before | {"claim.1"}
 
 
-def test_forgetting_removes_all_claims_and_nothing_else(tmp_path: Path) -> None:
+def test_releasing_all_removes_all_locks_and_nothing_else(tmp_path: Path) -> None:
     leave(tmp_path, b"released", number=7)
     (tmp_path / "records.jsonl").touch()
-    with RunLock(tmp_path) as claim:
-        claim.forget()
+    with RunLock(tmp_path) as lock:
+        lock.release_all()
     assert names(tmp_path) == ["records.jsonl"]
 
 
-def test_a_claim_made_by_another_after_forgetting_is_not_released(tmp_path: Path) -> None:
-    """A failed run: one driver leaves it alone and forgets its claims; at once another, with --retry, claims it."""
-    with RunLock(tmp_path) as claim:
-        claim.forget()
+def test_a_lock_made_by_another_after_releasing_all_is_not_released(tmp_path: Path) -> None:
+    """A failed run: one driver leaves it alone and removes its locks; at once another, with --retry, locks it."""
+    with RunLock(tmp_path) as lock:
+        lock.release_all()
         leave(tmp_path, ELSEWHERE)
     assert not is_free(tmp_path)
 
@@ -134,18 +139,18 @@ def test_a_claim_made_by_another_after_forgetting_is_not_released(tmp_path: Path
 # the dead
 
 
-def test_a_claim_falls_with_its_process_at_once(tmp_path: Path, neighbour: subprocess.Popen[bytes]) -> None:
+def test_a_lock_falls_with_its_process_at_once(tmp_path: Path, neighbour: subprocess.Popen[bytes]) -> None:
     leave(tmp_path, owner(neighbour.pid))
     assert not is_free(tmp_path)
     neighbour.kill()
     os.waitid(os.P_PID, neighbour.pid, os.WEXITED | os.WNOWAIT)
-    assert birth(neighbour.pid) is None, "dead, though nobody has asked for its exit status"
+    assert process_start_time(neighbour.pid) is None, "dead, though nobody has asked for its exit status"
     assert is_free(tmp_path)
     neighbour.wait()
     assert is_free(tmp_path)
 
 
-def claim_and_die(folder: Path, how: str) -> None:
+def lock_and_die(folder: Path, how: str) -> None:
     RunLock(folder).__enter__()
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -154,7 +159,7 @@ def claim_and_die(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "exits"])
 def test_a_process_that_dies_while_it_holds_is_followed_at_once(tmp_path: Path, how: str) -> None:
-    process = quick_context().Process(target=claim_and_die, args=(tmp_path, how))
+    process = quick_context().Process(target=lock_and_die, args=(tmp_path, how))
     process.start()
     process.join()
     assert names(tmp_path) == ["claim.1"] and json.loads((tmp_path / "claim.1").read_text())["pid"] == process.pid
@@ -169,13 +174,13 @@ def test_a_recycled_process_number_does_not_hold(tmp_path: Path, neighbour: subp
 def test_a_living_process_of_this_machine_holds_however_long_it_is_silent(
     tmp_path: Path, neighbour: subprocess.Popen[bytes]
 ) -> None:
-    leave(tmp_path, owner(neighbour.pid), silent=10 * DEAD_SECONDS)
+    leave(tmp_path, owner(neighbour.pid), silent=10 * STALE_SECONDS)
     assert not is_free(tmp_path)
 
 
 def test_a_restarted_machine_is_another(tmp_path: Path) -> None:
-    """Same name, same process number and even birth, but another boot: judged by its heartbeat."""
-    leave(tmp_path, owner(os.getpid(), machine=machine() + "x"), silent=2 * DEAD_SECONDS)
+    """Same name, same process id and even start time, but another boot: judged by its heartbeat."""
+    leave(tmp_path, owner(os.getpid(), machine=machine_id() + "x"), silent=2 * STALE_SECONDS)
     assert is_free(tmp_path)
 
 
@@ -184,7 +189,7 @@ def test_a_container_of_the_same_name_is_another(tmp_path: Path, monkeypatch: py
     """Its processes have numbers that mean nothing here: judged by their heartbeats."""
     with monkeypatch.context() as there:
         there.setattr(Path, "readlink", lambda _: Path("pid:[1]"))
-        theirs = machine.__wrapped__()
+        theirs = machine_id.__wrapped__()
     leave(tmp_path, owner(os.getpid(), machine=theirs, birth="1"))
     assert not is_free(tmp_path)
 
@@ -203,9 +208,9 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("text", [ELSEWHERE, *UNREADABLE.values()], ids=["elsewhere", *UNREADABLE])
 @pytest.mark.parametrize(
-    ("silent", "free"), [(0, False), (DEAD_SECONDS - 20, False), (-100, False), (DEAD_SECONDS + 20, True)]
+    ("silent", "free"), [(0, False), (STALE_SECONDS - 20, False), (-100, False), (STALE_SECONDS + 20, True)]
 )
-def test_claims_of_other_machines_and_unreadable_ones_hold_while_they_are_fresh(
+def test_locks_of_other_machines_and_unreadable_ones_hold_while_they_are_fresh(
     tmp_path: Path, text: object, silent: float, free: bool
 ) -> None:
     leave(tmp_path, text, silent=silent)
@@ -213,7 +218,7 @@ def test_claims_of_other_machines_and_unreadable_ones_hold_while_they_are_fresh(
 
 
 def test_a_holder_is_heard_of_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
 
     def beats(path: Path, patience: float) -> bool:
         os.utime(path, (0, 0))
@@ -222,8 +227,8 @@ def test_a_holder_is_heard_of_again_and_again(tmp_path: Path, monkeypatch: pytes
             time.sleep(0.01)
         return path.stat().st_mtime > 0
 
-    with RunLock(tmp_path) as claim:
-        assert beats(claim.path, 10) and beats(claim.path, 10)
+    with RunLock(tmp_path) as lock:
+        assert beats(lock.path, 10) and beats(lock.path, 10)
         with monkeypatch.context() as disturbed:
             errors: list[int] = []
 
@@ -234,13 +239,13 @@ def test_a_holder_is_heard_of_again_and_again(tmp_path: Path, monkeypatch: pytes
             disturbed.setattr(os, "utime", fail)
             while not errors:
                 time.sleep(0.01)
-        assert beats(claim.path, 10), "also after its folder was out of reach"
+        assert beats(lock.path, 10), "also after its folder was out of reach"
     time.sleep(0.05)
-    assert not beats(claim.path, 0.1)
+    assert not beats(lock.path, 0.1)
 
 
-def test_a_heart_stops_when_its_claim_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.01)
+def test_a_heart_stops_when_its_lock_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
     heart = threading.Thread(target=RunLock(tmp_path / "gone")._beat, daemon=True)
     heart.start()
     heart.join(10)
@@ -248,25 +253,25 @@ def test_a_heart_stops_when_its_claim_is_gone(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_holder_taken_for_dead_sees_it_and_leaves_the_other_alone(tmp_path: Path) -> None:
-    with RunLock(tmp_path) as claim:
-        assert not claim.taken_over()
+    with RunLock(tmp_path) as lock:
+        assert not lock.taken_over()
         other = leave(tmp_path, ELSEWHERE, number=2)
-        assert claim.taken_over()
+        assert lock.taken_over()
     assert lock_holder(tmp_path) == other and not is_free(tmp_path)
 
 
-def test_a_claim_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    """Another took over, ended the run and forgot all claims."""
-    with RunLock(tmp_path) as claim:
-        claim.path.unlink()
+def test_a_lock_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    """Another took over, ended the run and removed all locks."""
+    with RunLock(tmp_path) as lock:
+        lock.path.unlink()
     assert not names(tmp_path)
 
 
 def test_a_folder_that_is_gone_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="was deleted while"), RunLock(tmp_path / "run") as claim:
+    with pytest.raises(UserError, match="was deleted while"), RunLock(tmp_path / "run") as lock:
         shutil.rmtree(tmp_path / "run")
-        claim.ensure_owned()
+        lock.ensure_owned()
 
 
 def test_a_folder_that_may_only_be_read_tells_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +292,8 @@ def race(folder: Path, start: Barrier, end: Barrier, winners: "Queue[tuple[int, 
     for number in range(ROUNDS):
         start.wait(60)
         try:
-            with RunLock(folder / str(number)) as claim:
-                winners.put((number, claim.path.name))
+            with RunLock(folder / str(number)) as lock:
+                winners.put((number, lock.path.name))
                 end.wait(60)
         except RunLocked:
             end.wait(60)
@@ -342,7 +347,7 @@ def test_a_run_that_somebody_works_on_is_left_alone(tmp_path: Path, neighbour: s
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
-def test_a_run_that_has_ended_leaves_no_claims(tmp_path: Path) -> None:
+def test_a_run_that_has_ended_leaves_no_locks(tmp_path: Path) -> None:
     run = a_run()
     folder = RunFolder(tmp_path, run)
     for _ in range(2):
@@ -351,7 +356,7 @@ def test_a_run_that_has_ended_leaves_no_claims(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["done", "diverged", "failed"])
-def test_a_run_ended_elsewhere_leaves_no_claims(tmp_path: Path, state: Any) -> None:
+def test_a_run_ended_elsewhere_leaves_no_locks(tmp_path: Path, state: Any) -> None:
     run = a_run()
     folder = RunFolder(tmp_path, run)
     folder.create()

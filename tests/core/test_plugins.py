@@ -14,8 +14,7 @@ from commands import commands
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
 from domainwise.sweep.commands import sweep_command, train_command
-from domainwise.sweep.plan import Plan
-from registries import nothing_stays_registered  # noqa: F401 (a fixture)
+from domainwise.sweep.plan import plan_sweep
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 
@@ -77,7 +76,8 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
     run = commands(capsys)
     for command in ("status", "report"):
         forgotten = run(command, out)
-        assert forgotten.is_one_line_error and f"give --plugin '{file}' here too" in forgotten.err, "told, not imported"
+        assert forgotten.is_one_line_error, "told, not imported"
+        assert f"load them here too: {file} (--plugin)" in forgotten.err
     assert json.loads(run("--plugin", file, "status", out, "--json").out)["done"] == 1
     listed = json.loads(run("--plugin", file, "list", "--json").out)
     assert listed["algorithms"]["WorstDomain"].startswith("Mind the worst")
@@ -85,7 +85,7 @@ def test_worker_processes_know_the_plugin_and_the_list_names_it(
 
 def test_commands_to_type_again_name_the_plugins_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.VARIABLE, "/mine/my algorithm.py")
-    plan = Plan("BackgroundDigits", ("ERM",), draws=1, trials=1)
+    plan = plan_sweep("BackgroundDigits", ("ERM",), draws=1, trials=1)
     for command in (sweep_command(plan, Path("out")), train_command(plan.runs()[0], Path("out"))):
         assert command is not None and shlex.split(command)[:3] == ["domainwise", "--plugin", "/mine/my algorithm.py"]
 

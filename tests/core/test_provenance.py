@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from domainwise.core import provenance as origin
+from domainwise.core import provenance
 from domainwise.engine.train import train
 from domainwise.sweep.plan import plan_run
 
 
 @pytest.fixture(autouse=True)
 def unknown_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(origin.COMMIT, raising=False)
-    origin.commit.cache_clear()
+    monkeypatch.delenv(provenance.COMMIT, raising=False)
+    provenance.commit.cache_clear()
     yield
-    origin.commit.cache_clear()
+    provenance.commit.cache_clear()
 
 
 def a_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -27,7 +27,7 @@ def a_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__init__.py").write_text("")
     for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "c")):
         subprocess.run(["git", *words], cwd=folder, check=True)
-    monkeypatch.setattr(origin, "__file__", str(package / "core" / "provenance.py"))
+    monkeypatch.setattr(provenance, "__file__", str(package / "core" / "provenance.py"))
     return package
 
 
@@ -37,7 +37,7 @@ def head(folder: Path) -> str:
 
 
 def test_a_run_says_where_when_and_by_which_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(origin.COMMIT, "feedbeef")
+    monkeypatch.setenv(provenance.COMMIT, "feedbeef")
     run = plan_run("BackgroundDigits", "ERM", 0, steps=1, hparams={"batch_size": 4})
     status = train(run, tmp_path, device="cpu").status
     assert status.software.startswith(f"domainwise feedbeef, torch {torch.__version__}, Python 3.")
@@ -47,10 +47,10 @@ def test_a_run_says_where_when_and_by_which_commit(tmp_path: Path, monkeypatch: 
 
 def test_the_commit_of_a_checkout_and_whether_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = a_package(tmp_path, monkeypatch)
-    assert origin.commit() == head(tmp_path)[:10]
+    assert provenance.commit() == head(tmp_path)[:10]
     (package / "__init__.py").write_text("changed = True")
-    origin.commit.cache_clear()
-    assert origin.commit() == head(tmp_path)[:10] + "+"
+    provenance.commit.cache_clear()
+    assert provenance.commit() == head(tmp_path)[:10] + "+"
 
 
 def test_an_installation_inside_another_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,5 +58,5 @@ def test_an_installation_inside_another_checkout_has_no_commit(tmp_path: Path, m
     installed = package.parent / "installed"
     installed.mkdir()
     (installed / "__init__.py").write_text("")
-    monkeypatch.setattr(origin, "__file__", str(installed / "core" / "provenance.py"))
-    assert origin.commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(installed / "core" / "provenance.py"))
+    assert provenance.commit() is None

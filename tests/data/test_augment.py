@@ -12,9 +12,10 @@ from torch import Tensor
 
 import domainwise as dw
 from domainwise.core.errors import UserError
-from domainwise.data.augment import ATTEMPTS, AUGMENTATIONS, HUE, NUMBERS, Augmentation, Augmenter, blend
+from domainwise.data.augment import AUGMENTATIONS, Augmentation, Augmenter, blend
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
+from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
 
 BILINEAR = Image.Resampling.BILINEAR
 OFF = 0.999999
@@ -221,7 +222,7 @@ def test_settings_are_the_published_ones() -> None:
 
 
 def plan(**choices: object) -> dw.Run:
-    data = Dataset.of(environments())
+    data = Dataset.from_environments(environments())
     return dw.plan(data, "ERM", ["c"], steps=6, evaluate_every=3, hparams={"batch_size": 4}, **choices)
 
 

@@ -17,11 +17,11 @@ from PIL import Image, ImageOps
 from domainwise.core.errors import UserError
 from domainwise.data.images import cache as caching
 from domainwise.data.images import decode as decoding
-from domainwise.data.images import parallel
+from domainwise.data.images import parallel, progress
 from domainwise.data.images.cache import cache_root, decode, decoded
 from domainwise.data.images.decode import BadImage, facts, read
-from folders import picture
 from processes import all_gone, quick_context
+from small_datasets import picture
 
 SIZE = 16
 
@@ -47,13 +47,13 @@ def entries(cache: Path) -> list[Path]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many files each build decoded."""
     builds: list[int] = []
-    spread = caching.spread
+    decode_all = caching.decode_all
 
     def counting(files: list[Path], *arguments: object, **options: object) -> object:
         builds.append(len(files))
-        return spread(files, *arguments, **options)
+        return decode_all(files, *arguments, **options)
 
-    monkeypatch.setattr(caching, "spread", counting)
+    monkeypatch.setattr(caching, "decode_all", counting)
     return builds
 
 
@@ -210,7 +210,7 @@ def test_collections_do_not_replace_one_another_unless_they_are_one(tmp_path: Pa
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     files = files_in(tmp_path / "photos", 4)
     truncate(files[2])
-    with pytest.raises(UserError, match=rf"cannot decode {files[2]}: .*truncated.*--skip-bad"):
+    with pytest.raises(UserError, match=rf"cannot decode {files[2]}: .*truncated.*leave such images out$"):
         decoded(files, SIZE, cache=tmp_path / "cache")
     truncate(files[3])
     with pytest.raises(UserError, match=r"0002.png: .* \(and 1 more\)"):
@@ -272,7 +272,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(caching, "spread", interrupted)
+        patch.setattr(caching, "decode_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             decoded(files, SIZE, cache=tmp_path / "cache")
     assert entries(tmp_path / "cache") == []
@@ -281,15 +281,15 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def build_slowly(photos: Path, cache: Path, pause: float, said: "Connection[object, object]") -> None:
     """A process's life: tells that it builds, if it does, and what it found."""
-    spread = caching.spread
+    decode_all = caching.decode_all
 
     def slowly(*arguments: Any, **options: Any) -> Iterator[object]:
         said.send("building")
-        for answer in spread(*arguments, **options):
+        for answer in decode_all(*arguments, **options):
             time.sleep(pause)
             yield answer
 
-    caching.spread = slowly  # type: ignore[assignment]
+    caching.decode_all = slowly  # type: ignore[assignment]
     said.send(float(decoded(sorted(photos.iterdir()), SIZE, cache=cache).double().mean()))
     said.close()
 
@@ -382,7 +382,7 @@ def test_no_room_is_a_users_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"no room for 0\.0 GiB of decoded images in .*--image-size"):
+    with pytest.raises(UserError, match=r"no room for 0\.0 GiB of decoded images in .* a smaller image size$"):
         decoded(files, SIZE, cache=tmp_path / "cache")
 
 
@@ -396,3 +396,27 @@ def test_a_disk_that_fails_on_the_way_is_a_users_error(tmp_path: Path, monkeypat
     with pytest.raises(UserError, match=r"cannot write the decode cache to .*: Input/output error"):
         decoded(files, SIZE, cache=tmp_path / "cache")
     assert entries(tmp_path / "cache") == []
+
+
+# progress
+
+
+def test_the_library_shows_nothing_and_reports_its_progress_to_the_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = files_in(tmp_path / "photos", parallel.FEW + 1)
+    decoded(files, SIZE, cache=tmp_path / "silent")
+    assert capfd.readouterr() == ("", "")
+    reports: list[object] = []
+
+    @contextmanager
+    def show(description: str, total: int) -> Iterator[Callable[[int], None]]:
+        reports.extend((description, total))
+        yield reports.append
+        reports.append("closed")
+
+    monkeypatch.setattr(progress, "show", show)
+    decoded(files, SIZE, label="photos", cache=tmp_path / "shown")
+    description, total, *counts, end = reports
+    assert description == f"decoding photos to {SIZE} pixels, once" and total == len(files) and end == "closed"
+    assert sum(counts) == len(files)

@@ -5,20 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command, commands, standard_json
-from curves import keep
+from commands import Command, standard_json
 from domainwise.data.sources.folder import image_folder
 from domainwise.engine.train import train
 from domainwise.protocol.dataset_names import matching, titles
 from domainwise.protocol.runs import Run
 from domainwise.report.page.write import write_page
 from domainwise.sweep.plan import plan_run
-from folders import make_folder, picture
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    return commands(capsys)
+from handmade_records import write_run
+from small_datasets import make_folder, picture
 
 
 def run_on(photos: Path) -> Run:
@@ -30,9 +25,9 @@ def run_on(photos: Path) -> Run:
 def changed(tmp_path: Path) -> Path:
     """A run before and one after an image was added."""
     photos = make_folder(tmp_path / "chg")
-    keep(tmp_path / "runs", run_on(photos))
+    write_run(tmp_path / "runs", run_on(photos))
     picture(1000).save(photos / "lab" / "cat" / "new.png")
-    keep(tmp_path / "runs", run_on(photos))
+    write_run(tmp_path / "runs", run_on(photos))
     return tmp_path / "runs"
 
 

@@ -10,24 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from domainwise.cli import main
+from commands import command
 from domainwise.core.errors import UserError
 from domainwise.data.sources.check import Check, check
 from domainwise.data.sources.folder import image_folder
-from folders import CLASSES, DOMAINS, make_folder, picture
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
+from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
 def tell(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of `domainwise data check`."""
-    with pytest.raises(SystemExit) as stop:
-        main(["data", "check", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return int(stop.value.code or 0), out, err
+    return command(capsys, "data", "check", *arguments)
 
 
 def trains(photos: Path) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
 from domainwise.data.sources.digits import Digits, embedded_digits
-from domainwise.data.sources.mnist import ANGLES, deal
+from domainwise.data.sources.mnist import ANGLES, distribute
 
 COLOURED, ROTATED, BACKGROUND = "ColoredMNIST-embedded", "RotatedMNIST-embedded", "BackgroundDigits"
 
@@ -129,15 +129,15 @@ def test_every_digit_lies_in_exactly_one_domain(name: str) -> None:
 def test_digits_are_dealt_like_cards(domains: int) -> None:
     """Shuffled once; domain i takes [i::n], so that taking one of each in turn restores the shuffle."""
     numbers = torch.arange(100)
-    parts = deal(Digits(numbers.view(-1, 1, 1).expand(-1, 28, 28), numbers), "anything", domains)
+    parts = distribute(Digits(numbers.view(-1, 1, 1).expand(-1, 28, 28), numbers), "anything", domains)
     assert [len(part.labels) for part in parts] == [len(range(i, 100, domains)) for i in range(domains)]
     shuffled = torch.empty_like(numbers)
     for i, part in enumerate(parts):
         shuffled[i::domains] = part.labels
         assert torch.equal(part.images[:, 0, 0], part.labels), "images stay with their labels"
     assert torch.equal(shuffled.sort().values, numbers) and not torch.equal(shuffled, numbers)
-    assert torch.equal(shuffled, deal(Digits(numbers, numbers), "anything", 1)[0].labels), "one shuffle for any n"
-    assert not torch.equal(shuffled, deal(Digits(numbers, numbers), "another", 1)[0].labels)
+    assert torch.equal(shuffled, distribute(Digits(numbers, numbers), "anything", 1)[0].labels), "one shuffle for any n"
+    assert not torch.equal(shuffled, distribute(Digits(numbers, numbers), "another", 1)[0].labels)
 
 
 # BackgroundDigits
@@ -152,7 +152,7 @@ def backgrounds() -> Tensor:
 
 def test_pixels_without_ink_show_the_domains_background() -> None:
     data = DATASETS[BACKGROUND].load()
-    parts = deal(embedded_digits(), BACKGROUND, 4)
+    parts = distribute(embedded_digits(), BACKGROUND, 4)
     for name, part, background in zip(data.domains, parts, backgrounds(), strict=True):
         images, labels = domain(data, name)
         bare = (part.images == 0)[:, None].expand_as(images)
@@ -162,7 +162,9 @@ def test_pixels_without_ink_show_the_domains_background() -> None:
 
 def test_digits_are_pasted_over_the_background() -> None:
     data = DATASETS[BACKGROUND].load()
-    for name, part, background in zip(data.domains, deal(embedded_digits(), BACKGROUND, 4), backgrounds(), strict=True):
+    for name, part, background in zip(
+        data.domains, distribute(embedded_digits(), BACKGROUND, 4), backgrounds(), strict=True
+    ):
         ink = part.images[:, None] / 255
         expected = 255 * ink + (1 - ink) * background
         assert (domain(data, name)[0] - expected).abs().max() <= 1, "up to rounding"

@@ -2,7 +2,6 @@
 
 import bz2
 import io
-import os
 import re
 import tarfile
 from pathlib import Path
@@ -23,8 +22,8 @@ from domainwise.paper.presets import reproduction
 from domainwise.sweep.collection import is_companion
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import plan_run
+from small_datasets import REAL, write_mnist
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 random = np.random.default_rng(0)
 
 
@@ -73,22 +72,13 @@ def write_mnist_m(root: Path, images: np.ndarray, labels: list[int], packed: boo
             archive.addfile(member, io.BytesIO(data))
 
 
-def write_mnist(root: Path) -> None:
-    digits = embedded_digits()
-    (root / "mnist").mkdir(parents=True)
-    parts = (digits.images[:50], digits.labels[:50], digits.images[50:60], digits.labels[50:60])
-    for name, part in zip(MNIST_FILES, parts, strict=True):
-        head = bytes([0, 0, 8, part.ndim]) + b"".join(n.to_bytes(4, "big") for n in part.shape)
-        (root / "mnist" / name).write_bytes(head + part.to(torch.uint8).numpy().tobytes())
-
-
 LABELS = [0, 9, 4, 1, 1, 7]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """All five domains in small."""
-    write_mnist(tmp_path)
+    write_mnist(tmp_path, test=10)
     write_mat(tmp_path / "svhn" / "test_32x32.mat", colours(6), [10 if n == 0 else n for n in LABELS])
     write_mat(tmp_path / "syn" / "synth_test_32x32.mat", colours(6), LABELS)
     write_usps(tmp_path / "usps" / "usps.t.bz2", random.uniform(-1, 1, (6, 16, 16)), LABELS)
@@ -117,7 +107,7 @@ def test_mnist_is_resized_by_lanczos_and_repeated(root: Path) -> None:
 def test_matlab_images_keep_rows_columns_and_channels(tmp_path: Path) -> None:
     images = colours(3)
     read, labels = read_mat(write_mat(tmp_path / "x.mat", images, [10, 1, 9]))
-    assert np.array_equal(read.numpy(), images.transpose(0, 3, 1, 2)) and labels.tolist() == [0, 1, 9]
+    assert np.array_equal(read, images.transpose(0, 3, 1, 2)) and labels.tolist() == [0, 1, 9]
 
 
 @pytest.mark.parametrize("name", ["usps.t.bz2", "usps.t"])
@@ -127,7 +117,7 @@ def test_libsvm_values_are_grey_levels_and_labels_start_at_one(tmp_path: Path, n
     read, labels = read_libsvm(write_usps(tmp_path / name, values, [0, 9]))
     assert labels.tolist() == [0, 9] and read.shape == (2, 3, 32, 32)
     assert (read[1] == 153).all(), "(0.2 + 1) / 2 of 255"
-    bright = read[0, 0].float()
+    bright = read[0, 0].astype(float)
     assert bright[6:8, 10:12].min() > 100 and bright[14:].max() == 0, "the one bright pixel stays at row 3, column 5"
 
 
@@ -142,7 +132,7 @@ def test_mnist_m_is_read_from_its_archive_or_its_folder(tmp_path: Path, packed: 
     images = colours(6)
     write_mnist_m(tmp_path, images, LABELS, packed)
     read, labels = read_mnist_m(tmp_path / ("mnist_m.tar.gz" if packed else "mnist_m/mnist_m_test_labels.txt"))
-    assert np.array_equal(read.numpy(), images.transpose(0, 3, 1, 2)) and labels.tolist() == LABELS
+    assert np.array_equal(read, images.transpose(0, 3, 1, 2)) and labels.tolist() == LABELS
 
 
 def test_training_goes_on_without_the_domains_that_are_absent(root: Path, caplog: pytest.LogCaptureFixture) -> None:

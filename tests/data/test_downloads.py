@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,7 @@ import pytest
 from domainwise.core.errors import UserError
 from domainwise.data.sources import downloads
 from domainwise.data.sources.downloads import Download, fetch
-from loopback import DATA, Server, running
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(downloads, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running(Server()) as server:
-        yield server
+from download_server import DATA, Server
 
 
 def wanted(server: Server, checksum: str = f"md5:{hashlib.md5(DATA).hexdigest()}") -> Download:

@@ -12,16 +12,12 @@ import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset, image_folder, scan
+from domainwise.data.find import find_dataset
+from domainwise.data.sources.folder import image_folder, scan
 from domainwise.engine.session import Session
 from domainwise.protocol.dataset_names import title
-from domainwise.sweep.plan import Plan, plan_run
-from folders import CLASSES, DOMAINS, make_folder, picture
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "photos")
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep
+from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
 def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:
@@ -62,7 +58,7 @@ def test_stray_files_and_hidden_folders_are_ignored_and_noted(photos: Path) -> N
     for hidden in (".git", "__MACOSX"):
         (photos / hidden / "objects").mkdir(parents=True)
     found = scan(photos)
-    assert found.domains == DOMAINS and found.classes == CLASSES and len(found.pictures) == 36
+    assert found.domains == DOMAINS and found.classes == CLASSES and len(found.images) == 36
     expected = ["readme.txt", "lab/stray.png", "lab/cat/notes.csv", "lab/cat/.hidden.png", "lab/cat/deeper"]
     assert sorted(found.ignored) == sorted([*expected, ".git", "__MACOSX"])
     (note,) = found.notes()
@@ -75,7 +71,7 @@ def test_names_that_cannot_be_printed_are_ignored_and_noted(photos: Path) -> Non
     (photos / odd).mkdir()
     picture(1).save(photos / "lab" / "cat" / f"{odd}.png")
     found = scan(photos)
-    assert found.domains == DOMAINS and len(found.pictures) == 36
+    assert found.domains == DOMAINS and len(found.images) == 36
     assert sorted(found.ignored) == ["lab/cat/odd?.png", "odd?"]
 
 
@@ -200,12 +196,12 @@ def test_from_images_copies_nothing() -> None:
 
 
 def test_a_plan_means_the_state_it_was_made_in(photos: Path) -> None:
-    plan = Plan(str(photos), ("ERM",), draws=1, trials=1)
+    plan = plan_sweep(str(photos), ("ERM",), draws=1, trials=1)
     runs = plan.runs()
     assert [run.test_domains for run in runs] == [(domain,) for domain in DOMAINS]
     picture(1000).save(photos / "lab" / "cat" / "new.png")
     assert Plan.from_description(plan.describe()).runs() == runs
-    assert Plan(str(photos), ("ERM",), draws=1, trials=1).runs() != runs
+    assert plan_sweep(str(photos), ("ERM",), draws=1, trials=1).runs() != runs
 
 
 PACS = Path(os.environ.get("DOMAINWISE_DATA", "")) / "PACS"

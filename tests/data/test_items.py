@@ -98,7 +98,7 @@ def test_classes_and_normalisation() -> None:
 
 def test_it_trains(tmp_path: Any) -> None:
     data = dw.Environments.from_datasets({"lab": Items(), "street": Items()})
-    run = dw.plan(Dataset.of(data), "ERM", "lab", network="mlp", steps=2, hparams={"batch_size": 2})
+    run = dw.plan(Dataset.from_environments(data), "ERM", "lab", network="mlp", steps=2, hparams={"batch_size": 2})
     assert dw.train(run, tmp_path, device="cpu", environments=data).status.status == "done"
 
 
@@ -121,7 +121,7 @@ GOOD = torch.from_numpy(PIXELS[0])
     [
         (5, r"d/lab, item 1: an item must be \(image, label\), not int"),
         ((GOOD,), r"must be \(image, label\), not tuple"),
-        (("x", 0), "an image must be a tensor or a Pillow picture, not str"),
+        (("x", 0), "an image must be a tensor or a Pillow image, not str"),
         ((GOOD.int(), 0), r"an image must be uint8, or float in \[0, 1\], not int32"),
         ((GOOD[None], 0), r"must have the shape \(channels, height, width\), not \(1, 3, 6, 5\)"),
         ((GOOD.float() - 3, 0), r"run from .* not within \[0, 1\]: leave normalisation out of .* give mean= and std="),

@@ -1,7 +1,6 @@
 """MNIST's files: what is read of them, and what happens when they are missing or damaged."""
 
 import gzip
-import os
 import re
 import struct
 from collections.abc import Callable
@@ -14,30 +13,15 @@ import torch
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES, embedded_digits, mnist
+from small_datasets import REAL, idx, write_mnist
 
-REAL_MNIST = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
-needs_mnist = pytest.mark.skipif(not (REAL_MNIST / "mnist").is_dir(), reason="MNIST is not in $DOMAINWISE_DATA/mnist")
-
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + array.tobytes()
-
-
-def small_mnist(root: Path, pack: Callable[[bytes], bytes] = bytes, suffix: str = "", folder: str = "mnist") -> Path:
-    """The first 50 and the next 20 embedded digits as MNIST's four files; returns their folder."""
-    digits = embedded_digits()
-    images, labels = digits.images.numpy(), digits.labels.numpy().astype(np.uint8)
-    place = root / folder
-    place.mkdir(parents=True)
-    for name, array in zip(MNIST_FILES, (images[:50], labels[:50], images[50:70], labels[50:70]), strict=True):
-        (place / f"{name}{suffix}").write_bytes(pack(idx(array)))
-    return place
+needs_mnist = pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="MNIST is not in $DOMAINWISE_DATA/mnist")
 
 
 @pytest.mark.parametrize(("pack", "suffix"), [(bytes, ""), (gzip.compress, ".gz")], ids=["plain", "gzip"])
 @pytest.mark.parametrize("folder", ["mnist", "MNIST/raw"])
 def test_mnist_is_read_in_order(tmp_path: Path, pack: Callable[[bytes], bytes], suffix: str, folder: str) -> None:
-    small_mnist(tmp_path, pack, suffix, folder)
+    write_mnist(tmp_path, pack, suffix, folder)
     digits = mnist(tmp_path)
     assert torch.equal(digits.images, embedded_digits().images[:70])
     assert torch.equal(digits.labels, embedded_digits().labels[:70]) and digits.labels.dtype == torch.int64
@@ -45,20 +29,20 @@ def test_mnist_is_read_in_order(tmp_path: Path, pack: Callable[[bytes], bytes], 
 
 @pytest.mark.parametrize("name", ["ColoredMNIST", "RotatedMNIST"])
 def test_datasets_are_built_of_files(tmp_path: Path, name: str) -> None:
-    small_mnist(tmp_path)
+    write_mnist(tmp_path)
     data = DATASETS[name].load(tmp_path)
     assert data.name == name and len(data.labels) == 70
     assert max(data.sizes.values()) - min(data.sizes.values()) <= 1
 
 
 def test_missing_files_are_named_with_both_ways_to_get_them(tmp_path: Path) -> None:
-    folder = small_mnist(tmp_path)
+    folder = write_mnist(tmp_path)
     for name in MNIST_FILES[1:3]:
         (folder / name).unlink()
     with pytest.raises(UserError) as caught:
         mnist(tmp_path)
     message = str(caught.value)
-    for part in (str(folder), *MNIST_FILES[1:3], "https://", "--data-root", "-embedded"):
+    for part in (str(folder), *MNIST_FILES[1:3], "https://", "name another data root", "-embedded"):
         assert part in message
     assert MNIST_FILES[0] not in message, "only what is missing"
     assert "\n" not in message
@@ -83,7 +67,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", MNIST_FILES[:2])
 def test_damaged_files_are_named(tmp_path: Path, damage: str, name: str) -> None:
-    file = small_mnist(tmp_path) / name
+    file = write_mnist(tmp_path) / name
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     with pytest.raises(UserError, match=re.escape(str(file))):
         mnist(tmp_path)
@@ -99,14 +83,14 @@ GZIP_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", GZIP_DAMAGES)
 def test_damaged_gzip_files_are_named(tmp_path: Path, damage: str) -> None:
-    file = small_mnist(tmp_path, gzip.compress, ".gz") / f"{MNIST_FILES[2]}.gz"
+    file = write_mnist(tmp_path, gzip.compress, ".gz") / f"{MNIST_FILES[2]}.gz"
     file.write_bytes(GZIP_DAMAGES[damage](file.read_bytes()))
     with pytest.raises(UserError, match=re.escape(str(file))):
         mnist(tmp_path)
 
 
 def test_files_that_disagree_in_number_are_refused(tmp_path: Path) -> None:
-    folder = small_mnist(tmp_path)
+    folder = write_mnist(tmp_path)
     (folder / MNIST_FILES[1]).write_bytes(idx(np.zeros(49, np.uint8)))
     with pytest.raises(UserError, match=re.escape(str(folder))):
         mnist(tmp_path)
@@ -123,7 +107,7 @@ def test_files_that_disagree_in_number_are_refused(tmp_path: Path) -> None:
     ids=["labels as images", "images as labels", "small images", "label 10"],
 )
 def test_sound_idx_files_that_are_not_mnist_are_named(tmp_path: Path, name: str, array: np.ndarray) -> None:
-    file = small_mnist(tmp_path) / name
+    file = write_mnist(tmp_path) / name
     file.write_bytes(idx(array))
     with pytest.raises(UserError, match=re.escape(str(file))):
         mnist(tmp_path)
@@ -134,4 +118,4 @@ def test_sound_idx_files_that_are_not_mnist_are_named(tmp_path: Path, name: str,
     ("name", "sizes"), [("ColoredMNIST", [23334, 23333, 23333]), ("RotatedMNIST", [11667] * 4 + [11666] * 2)]
 )
 def test_sizes_of_the_real_data(name: str, sizes: list[int]) -> None:
-    assert list(DATASETS[name].load(REAL_MNIST).sizes.values()) == sizes
+    assert list(DATASETS[name].load(REAL).sizes.values()) == sizes

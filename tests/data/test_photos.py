@@ -1,7 +1,5 @@
 """The image datasets, on small folders in their published layouts, and on the real PACS where it is."""
 
-import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -20,9 +18,9 @@ from domainwise.data.sources.image_files import in_class_folders
 from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
+from small_datasets import REAL, plain_picture, shade, write_terra
 
-REAL = Path(os.environ.get("DOMAINWISE_DATA", "/nonexistent")).expanduser()
 IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")
 
 
@@ -31,22 +29,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / "cache"))
 
 
-def picture(file: Path, shade: int) -> None:
-    """A plain colour that survives any encoding."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (20, 14), (shade, 255 - shade, 0)).save(file, quality=95)
-
-
 def class_folders(root: Path, folders: Iterable[str], classes: Iterable[str], suffix: str = ".jpg") -> None:
     """Two pictures of each class in each domain; the shade tells which."""
     for d, folder in enumerate(folders):
         for c, name in enumerate(classes):
             for number in range(2):
-                picture(root / folder / name / f"pic_{number}{suffix}", shade(d, c))
-
-
-def shade(domain: int, label: int) -> int:
-    return 20 * domain + 2 * label
+                plain_picture(root / folder / name / f"pic_{number}{suffix}", shade(d, c))
 
 
 def write_nico(root: Path, lists: str = "NICO/mixed_split_corrected") -> None:
@@ -55,29 +43,10 @@ def write_nico(root: Path, lists: str = "NICO/mixed_split_corrected") -> None:
         for label, (superclass, category) in enumerate((("animal", "bear"), ("vehicle", "bus"))):
             for number in range(4):
                 name = f"{d}{number}.jpg"
-                picture(root / "NICO" / superclass / "images" / category / "on snow" / name, shade(d, label))
+                plain_picture(root / "NICO" / superclass / "images" / category / "on snow" / name, shade(d, label))
                 rows.append(f"{category}\\on snow\\{name},{category},on snow,{superclass}")
         (root / lists).mkdir(parents=True, exist_ok=True)
         (root / lists / file).write_text("\r\n".join(rows) + "\r\n")
-
-
-def write_terra(root: Path, annotations: str = f"{terra.ANNOTATIONS}/train.json") -> None:
-    """The published files: pictures in one folder, and lists of images, categories and annotations."""
-    base = root / terra.FOLDER
-    names = ["empty", "car", *(name for name in terra.CLASSES if name != "empty")]
-    categories = [{"id": 30 + number, "name": name} for number, name in enumerate(names)]
-    number_of = {category["name"]: category["id"] for category in categories}
-    images, labels = [], []
-    for d, location in enumerate((*terra.LOCATIONS, "7")):
-        for c, name in enumerate((*terra.CLASSES, "car")):
-            key = f"{location}-{c}"
-            images.append({"id": key, "file_name": f"{key}.jpg", "location": location if d % 2 else int(location)})
-            labels += [{"image_id": key, "category_id": number_of[name], "bbox": [0, 0, 1, 1]}] * 2
-            picture(base / terra.IMAGES / f"{key}.jpg", shade(d, c))
-    labels.append({"image_id": "100-0", "category_id": number_of["dog"]})
-    file = base / annotations
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"images": images, "categories": categories, "annotations": labels}))
 
 
 def write(name: str, root: Path) -> None:
@@ -144,10 +113,10 @@ def test_the_facts_of_the_protocol(name: str, domains: int, classes: int, images
 
 
 def test_nico_trains_on_two_environments_and_chooses_by_a_third() -> None:
-    (run,) = Plan("NICO", ("ERM",), draws=1, trials=1).runs()
+    (run,) = plan_sweep("NICO", ("ERM",), draws=1, trials=1).runs()
     assert run.train_domains == ("train1", "train2") and run.validation_domains == ("validation",)
     assert run.test_domains == ("test",) and run.held_out == 0
-    alone = Plan("NICO", ("ERM",), draws=1, trials=1, setting="single").runs()
+    alone = plan_sweep("NICO", ("ERM",), draws=1, trials=1, setting="single").runs()
     assert [(run.train_domains, run.test_domains) for run in alone] == [
         (("train1",), ("test",)),
         (("train2",), ("test",)),
@@ -155,7 +124,7 @@ def test_nico_trains_on_two_environments_and_chooses_by_a_third() -> None:
 
 
 def test_mixed_same_is_never_tested_on() -> None:
-    runs = [Plan("MixedSame", ("DAT",), draws=1, trials=1, setting=s).runs() for s in ("multi", "single")]
+    runs = [plan_sweep("MixedSame", ("DAT",), draws=1, trials=1, setting=s).runs() for s in ("multi", "single")]
     for (run,) in runs:
         assert (run.train_domains, run.test_domains) == (("Mixed-Same",), ("Mixed-Rand",))
     assert isinstance(runs[0][0], Run)
@@ -185,7 +154,7 @@ def test_missing_data_says_where_what_and_how(name: str, tmp_path: Path) -> None
         DATASETS[name].load(tmp_path)
     message = str(caught.value)
     part = DATASETS[name].source.parts[0]
-    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "--data-root"):
+    for words in (str(tmp_path / part.places[0]), part.needs[0][0], part.layout, "name another data root"):
         assert words in message
     assert ("in a browser from https://" in message) != (f"domainwise data get {name}" in message) or part.archives
     assert "\n" not in message
@@ -261,7 +230,7 @@ def test_nico_lists_beside_the_images_and_lists_missing(tmp_path: Path) -> None:
 def test_the_real_nico_lists_have_the_published_sizes_and_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # the images are not there
     folders = [Path("NICO") / folder for folder in nico.SUPERCLASS_FOLDERS]
-    listed = {d: nico.listed(REAL / "nico_splits" / file, folders) for d, file in nico.LISTS.items()}
+    listed = {d: nico.read_list(REAL / "nico_splits" / file, folders) for d, file in nico.LISTS.items()}
     assert {d: len(rows) for d, rows in listed.items()} == {
         "train1": 1640,
         "train2": 1640,

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ from torch import Tensor
 from domainwise.core.seeds import generator
 from domainwise.data import environments
 from domainwise.data.batches import Batches, StreamedBatches, batches_of
-from domainwise.data.environments import Environments, fits
+from domainwise.data.environments import Environments, fits_memory
 from domainwise.data.streaming import DEPTH, chunks
-from domainwise.engine.train import Interrupted, Outcome, train
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.engine.train import Interrupted, TrainingResult, train
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
+from short_trainings import saved_results
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -52,7 +51,7 @@ def equal(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> boo
 
 
 def waiting_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 # the same batches
@@ -101,20 +100,15 @@ def test_taking_rows_keeps_their_shape() -> None:
     for streamed in (False, True):
         there = data().to("cpu", streamed=streamed)
         some = torch.tensor([[3, 80], [3, 0]])
-        images, labels = there.take(some)
+        images, labels = there.gather(some)
         assert torch.equal(images, there.images[some]) and torch.equal(labels, there.labels[some])
 
 
 # the same results
 
 
-def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> Outcome:
+def trained(run: Run, out: Path, streamed: bool, progress: Callable[[int], None] = lambda _: None) -> TrainingResult:
     return train(run, out, device="cpu", environments=data().to("cpu", streamed=streamed), progress=progress)
-
-
-def left(run: Run, out: Path) -> tuple[list[Record], bytes]:
-    folder = RunFolder(out, run)
-    return [replace(record, seconds=0.0) for record in folder.read()[0]], folder.model_file.read_bytes()
 
 
 def plan(algorithm: str) -> Run:
@@ -127,7 +121,7 @@ def test_a_streamed_training_leaves_the_same_bits(tmp_path: Path, algorithm: str
     run = plan(algorithm)
     for name, streamed in (("resident", False), ("streamed", True)):
         assert trained(run, tmp_path / name, streamed).status.status == "done"
-    assert left(run, tmp_path / "resident") == left(run, tmp_path / "streamed")
+    assert saved_results(run, tmp_path / "resident") == saved_results(run, tmp_path / "streamed")
 
 
 def test_an_interrupted_streamed_training_continues_with_the_same_bits(tmp_path: Path) -> None:
@@ -141,7 +135,7 @@ def test_an_interrupted_streamed_training_continues_with_the_same_bits(tmp_path:
     with pytest.raises(Interrupted):
         trained(run, tmp_path / "parts", streamed=True, progress=interrupt)
     trained(run, tmp_path / "parts", streamed=True)
-    assert left(run, tmp_path / "whole") == left(run, tmp_path / "parts")
+    assert saved_results(run, tmp_path / "whole") == saved_results(run, tmp_path / "parts")
 
 
 # ahead, and no longer than needed
@@ -152,9 +146,9 @@ def test_batches_are_gathered_while_nobody_asks() -> None:
     assert isinstance(source, StreamedBatches)
     source.draw()
     deadline = time.monotonic() + 10
-    while not all(job.done() for job in source.ahead.pending) and time.monotonic() < deadline:
+    while not all(job.done() for job in source.prefetcher.pending) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [job.done() for job in source.ahead.pending] == [True] * DEPTH
+    assert [job.done() for job in source.prefetcher.pending] == [True] * DEPTH
 
 
 def test_threads_end_with_what_they_work_for() -> None:
@@ -186,7 +180,7 @@ def test_what_goes_wrong_in_the_thread_is_heard_of() -> None:
 
 
 def test_images_live_on_a_device_that_has_twice_their_room() -> None:
-    assert fits(50, 100) and not fits(51, 100) and fits(10**15, None)
+    assert fits_memory(50, 100) and not fits_memory(51, 100) and fits_memory(10**15, None)
 
 
 def test_images_too_large_for_the_device_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +203,7 @@ def test_on_a_gpu_images_stay_on_the_host_and_taking_them_never_waits_for_the_de
     assert source.environments.images.device.type == "cpu" and source.environments.labels.is_cuda
     assert isinstance(source, StreamedBatches)
     source.draw()
-    while not all(job.done() for job in source.ahead.pending):
+    while not all(job.done() for job in source.prefetcher.pending):
         time.sleep(0.01)
     busy = torch.randn(8192, 8192, device="cuda")
     for _ in range(20):

@@ -14,20 +14,9 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
 from domainwise.sweep.plan import plan_run
+from small_datasets import table, table_rows
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
-
-
-def rows(shift: float = 0.0, n: int = 50, columns: int = 4, dtype: Any = np.float64, seed: int = 0) -> Any:
-    """Three classes along the diagonal; a domain is shifted as a whole."""
-    random = np.random.default_rng([seed, int(1000 + 10 * shift)])
-    y = random.integers(0, 3, n)
-    return (random.normal(size=(n, columns)) + 3 * y[:, None] + shift).astype(dtype), y
-
-
-def table(**facts: Any) -> dw.Environments:
-    domains = {"a": rows(0, **facts), "b": rows(2, **facts), "c": rows(-2, **facts)}
-    return dw.Environments.from_arrays(domains, name="table")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -54,11 +43,11 @@ def test_what_is_no_vector_is_refused(bad: Any, message: str) -> None:
 
 def test_mean_and_std_of_vectors_are_not_the_users_to_give() -> None:
     with pytest.raises(UserError, match="leave out mean and std"):
-        dw.Environments.from_arrays({"a": rows()}, mean=[0.0] * 4)
+        dw.Environments.from_arrays({"a": table_rows()}, mean=[0.0] * 4)
 
 
 def test_standardised_rows_have_mean_zero_and_deviation_one_and_a_constant_column_stays() -> None:
-    x, y = rows(n=100)
+    x, y = table_rows(n=100)
     x[:, 0] *= 1e6
     x[:, 1] = 1e8 + 0.1  # constant, but not zero
     data = dw.Environments.from_arrays({"a": (x, y)})
@@ -70,14 +59,14 @@ def test_standardised_rows_have_mean_zero_and_deviation_one_and_a_constant_colum
 
 
 def test_numbers_too_large_to_square_are_refused() -> None:
-    x, y = rows()
+    x, y = table_rows()
     x[0, 2] = 1e300
     with pytest.raises(UserError, match="column 2 are too large to be standardised"):
         dw.fit(dw.Environments.from_arrays({"a": (x, y)}), "ERM", held_out=0, **QUICK)
 
 
 def test_large_offsets_survive_because_standardisation_is_in_the_datas_own_precision() -> None:
-    x, y = rows()
+    x, y = table_rows()
     data = dw.Environments.from_arrays({"a": (x + 1e9, y)})
     seen = data.standardised(torch.arange(50)).normalise(data.images).numpy()
     np.testing.assert_allclose(seen, (x - x.mean(0)) / x.std(0), atol=1e-5)
@@ -85,7 +74,7 @@ def test_large_offsets_survive_because_standardisation_is_in_the_datas_own_preci
 
 def test_the_unseen_domain_and_the_held_out_rows_never_touch_what_the_network_sees(tmp_path: Path) -> None:
     data = table()
-    run = plan_run(Dataset.of(data), "DAT", ["c"], hparams={"batch_size": 8}, steps=3)
+    run = plan_run(Dataset.from_environments(data), "DAT", ["c"], hparams={"batch_size": 8}, steps=3)
     poisoned = data.images.clone()
     poisoned[data.rows("c")] = 1e30
     for domain in ("a", "b"):
@@ -103,7 +92,7 @@ def test_the_unseen_domain_and_the_held_out_rows_never_touch_what_the_network_se
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"ARM"}))
 def test_every_method_but_arm_reads_vectors(name: str) -> None:
     model = dw.fit(table(), name, **QUICK)
-    probabilities = model.predict_proba(rows(1)[0])
+    probabilities = model.predict_proba(table_rows(1)[0])
     assert probabilities.shape == (50, 3) and np.allclose(probabilities.sum(1), 1, atol=1e-5)
 
 
@@ -117,7 +106,10 @@ def test_arm_and_convolutions_refuse_vectors() -> None:
 
 def test_an_mlp_learns_from_vectors_whatever_their_units() -> None:
     units = np.array([1e-6, 1.0, 1e6, 1e3])
-    domains = {name: (rows(shift)[0] * units, rows(shift)[1]) for name, shift in (("a", 0.0), ("b", 0.5), ("c", -0.5))}
+    domains = {
+        name: (table_rows(shift)[0] * units, table_rows(shift)[1])
+        for name, shift in (("a", 0.0), ("b", 0.5), ("c", -0.5))
+    }
     data = dw.Environments.from_arrays(domains)
     model = dw.fit(data, "DAT", steps=60, hparams={"batch_size": 16, "eps": 0.1}, device="cpu")
     assert model.card.network == "mlp"
@@ -125,5 +117,5 @@ def test_an_mlp_learns_from_vectors_whatever_their_units() -> None:
 
 
 def test_wide_tables_are_no_photographs() -> None:
-    data = dw.Environments.from_arrays({"a": rows(columns=100)})
-    assert Dataset.of(data).scale == "small" and Dataset.of(data).image_size == 0
+    data = dw.Environments.from_arrays({"a": table_rows(columns=100)})
+    assert Dataset.from_environments(data).scale == "small" and Dataset.from_environments(data).image_size == 0

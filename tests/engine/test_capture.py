@@ -22,14 +22,15 @@ from domainwise.data.batches import StreamedBatches
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
 from domainwise.engine import evaluation
-from domainwise.engine.evaluation import Evaluator, parts_to_judge
-from domainwise.engine.execution import capture
+from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
+from domainwise.engine.execution import Execution, capture
 from domainwise.engine.execution.capture import CapturedStep, Snapshot
-from domainwise.engine.execution.compilation import compiled, padded, round_up, samples_apart
+from domainwise.engine.execution.compilation import compiled, padded, round_up
 from domainwise.engine.session import Session
+from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, advance, batches, features, make, weights
+from small_problems import CLASSES, advance, batches, features, make, weights
 
 EVERY = sorted(ALGORITHMS)
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "lift_fresh")
@@ -176,7 +177,7 @@ def test_each_phase_is_recorded_once(recorder: Recorder) -> None:
         step(work)
     assert set(step.graphs) == {"network", "discriminator"} and len(recorder.recorded) == 2
     assert done == ["network", "discriminator"] * 3
-    step.forget()
+    step.discard_graphs()
     step(work)
     assert len(recorder.recorded) == 3
 
@@ -212,18 +213,19 @@ def test_a_lack_of_memory_is_no_reason_to_go_on_eagerly(recorder: Recorder) -> N
 def test_a_training_is_gone_when_nobody_holds_it(recorder: Recorder) -> None:
     """At once, with all the memory it holds on a GPU, and not when Python next looks for cycles."""
     run = plan_run("BackgroundDigits", "DAT", [0], hparams={"batch_size": 4})
-    session = Session(run, DATASETS["BackgroundDigits"].load(), torch.device("cpu"))
-    session.captured = session.captured_step(compile=False)
+    data = DATASETS["BackgroundDigits"].load()
+    session = Session(run, data, torch.device("cpu"), execution=Execution("captured"))
     session.step()
+    assert session.captured is not None
     session.captured.graphs = dict.fromkeys(session.captured.graphs)  # the recorder's hold the work, a GPU's do not
-    parts = {part: rows[:8] for part, rows in parts_to_judge(run, session.environments).items()}
-    judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
-    judge()
-    held = [weakref.ref(thing) for thing in (session, session.algorithm, judge)]
+    parts = {part: rows[:8] for part, rows in splits_to_evaluate(run, session.environments).items()}
+    evaluator = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
+    evaluator()
+    held = [weakref.ref(thing) for thing in (session, session.algorithm, evaluator)]
     gc.collect()
     gc.disable()
     try:
-        del session, judge
+        del session, evaluator
         assert recorder.recorded and [ref() for ref in held] == [None, None, None]
     finally:
         gc.enable()
@@ -241,15 +243,15 @@ def test_streamed_images_come_to_where_a_captured_step_looks(name: str, recorder
     learned = []
     for streamed in (False, True):
         data = DATASETS["BackgroundDigits"].load().to("cpu", streamed=streamed)
-        session = Session(run, data, torch.device("cpu"))
-        session.captured = session.captured_step(compile=False)
+        session = Session(run, data, torch.device("cpu"), execution=Execution("captured"))
+        assert session.captured is not None
         assert (session.batches.generator in session.captured.generators) != streamed
         for _ in range(6):
             session.step()
         learned.append(session.algorithm.state_dict())
         if isinstance(session.batches, StreamedBatches):
             session.batches.settle()
-            assert all(job.done() for job in session.batches.ahead.pending)
+            assert all(job.done() for job in session.batches.prefetcher.pending)
     assert len(recorder.recorded) == 2 and all(
         torch.equal(a, b) for a, b in zip(*map(dict.values, learned), strict=True)
     )
@@ -258,8 +260,8 @@ def test_streamed_images_come_to_where_a_captured_step_looks(name: str, recorder
 def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     run = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4})
     session = Session(run, DATASETS["BackgroundDigits"].load(), torch.device("cpu"))
-    parts = {part: rows[:60] for part, rows in parts_to_judge(run, session.environments).items()}
-    judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
+    parts = {part: rows[:60] for part, rows in splits_to_evaluate(run, session.environments).items()}
+    evaluator = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
     recorded: list[int] = []
 
     def record(work: Callable[[], None], warm_up: int) -> Any:
@@ -267,11 +269,11 @@ def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch)
         return SimpleNamespace(replay=work)
 
     monkeypatch.setattr(evaluation, "record", record)
-    judge.capture = True
-    first = judge()
-    assert not recorded and judge() == first and judge() == first and len(recorded) == 1
+    evaluator.capture = True
+    first = evaluator()
+    assert not recorded and evaluator() == first and evaluator() == first and len(recorded) == 1
     session.step()
-    assert judge() != first and judge.scores.shape == (len(parts), 2)
+    assert evaluator() != first and evaluator.scores.shape == (len(parts), 2)
 
 
 # compiled and padded
@@ -313,11 +315,11 @@ def test_padding_keeps_the_memory_format_and_the_shape() -> None:
 
 
 def test_only_networks_whose_samples_are_apart_are_padded() -> None:
-    apart = {name: samples_apart(build(name, (3, 32, 32), 2).features) for name in ("mnist-cnn", "mlp", "resnet18")}
+    apart = {name: is_per_sample(build(name, (3, 32, 32), 2).features) for name in ("mnist-cnn", "mlp", "resnet18")}
     assert all(apart.values())
-    assert not samples_apart(build("resnet18-live", (3, 32, 32), 2).features.train())
-    assert samples_apart(build("resnet18-live", (3, 32, 32), 2).features.eval())
-    assert not samples_apart(torch.nn.Linear(2, 2)), "a network that does not say so"
+    assert not is_per_sample(build("resnet18-live", (3, 32, 32), 2).features.train())
+    assert is_per_sample(build("resnet18-live", (3, 32, 32), 2).features.eval())
+    assert not is_per_sample(torch.nn.Linear(2, 2)), "a network that does not say so"
 
 
 @pytest.mark.parametrize("name", ["domainbed", "oodbench"])

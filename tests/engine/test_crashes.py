@@ -15,10 +15,10 @@ from domainwise.protocol.records import RunFolder
 from domainwise.sweep import local
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
-from domainwise.sweep.plan import Plan, plan_run
+from domainwise.sweep.plan import plan_run, plan_sweep
 from processes import alive, quick_context, quick_server, share_server
 
-PLAN = Plan(
+PLAN = plan_sweep(
     "BackgroundDigits", ("ERM", "DAT"), draws=1, trials=1, steps=21, evaluate_every=10, hparams={"batch_size": 4}
 )
 KILLS = 10

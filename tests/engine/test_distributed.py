@@ -16,14 +16,13 @@ from torch import nn
 from commands import command
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
-from domainwise.engine.execution.data_parallel import check, spread
-from domainwise.engine.execution.ranks import Crew
+from domainwise.engine.execution.data_parallel import check_data_parallel, check_features
 from domainwise.engine.train import train
 from domainwise.nets.network import build
 from domainwise.protocol.records import RunFolder
-from helpers import make
 from processes import listening
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
+from small_problems import make
 
 Seen = list[dict[str, Any]]
 LOOPBACK = "0100007F"
@@ -54,14 +53,14 @@ def test_each_rank_computes_its_share(seen: Seen) -> None:
     assert [rank["shares"] for rank in seen] == [[7, 1, 1], [8, 1, 1]], "one sample is computed by everybody"
 
 
-def test_what_ranks_tell_each_other(seen: Seen) -> None:
-    assert [rank["crew"] for rank in seen] == [(0, 2, True), (1, 2, False)]
+def test_what_ranks_send_each_other(seen: Seen) -> None:
+    assert [rank["ranks"] for rank in seen] == [(0, 2, True), (1, 2, False)]
     for rank in seen:
-        assert torch.equal(rank["followed"].flatten(), torch.arange(8.0)), "the leader's values"
+        assert torch.equal(rank["broadcast"].flatten(), torch.arange(8.0)), "those of rank zero"
         assert rank["any"] == [True, False, True]
         assert rank["mistakes"] == ["UserError: rank 0 has no data", "UserError: rank 1 has no data", None]
-    assert seen[0]["led"] == ["by 0", "cannot write", "and on"]
-    assert seen[1]["led"] == ["by 0", "lost", "and on"]
+    assert seen[0]["rank zero"] == ["by 0", "cannot write", "and on"]
+    assert seen[1]["rank zero"] == ["by 0", "failed", "and on"]
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -75,7 +74,7 @@ def test_a_training_leaves_what_it_leaves_alone(seen: Seen, out: Path, tmp_path:
         for which in ("whole", "continued", "again"):
             status, step, records = rank[which]
             assert (status, step) == ("done", 11) and same(records, expected)
-    assert not (out / "nowhere").exists(), "only the leader writes"
+    assert not (out / "nowhere").exists(), "only rank zero writes"
     folders = [RunFolder(path, run()) for path in (tmp_path, out / "out/whole", out / "out/parts")]
     for folder in folders:
         assert {file.name for file in folder.path.iterdir()} == {
@@ -96,7 +95,9 @@ def test_a_training_leaves_what_it_leaves_alone(seen: Seen, out: Path, tmp_path:
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(seen: Seen) -> None:
     for rank in seen:
         assert rank["interrupted"] == f"Interrupted: {run()} stopped after step 6"
-        assert rank["steps"] == list(range(7, 12)), "then all go on from the leader's checkpoint, and rest when done"
+        assert rank["steps"] == list(range(7, 12)), (
+            "then all go on from the checkpoint of rank zero, and rest when done"
+        )
 
 
 def test_one_process_can_continue_what_two_began(seen: Seen, out: Path) -> None:
@@ -116,22 +117,22 @@ def test_a_training_that_diverges_or_is_refused_ends_on_all_ranks(seen: Seen, ou
 
 def test_networks_that_mix_samples_or_draw_random_numbers_are_refused() -> None:
     for name in ("mnist-cnn", "mlp", "small-cnn", "digits-cnn", "resnet18", "resnet50"):
-        check(build(name, (3, 32, 32), 2).features, name)
+        check_features(build(name, (3, 32, 32), 2).features, name)
     with pytest.raises(UserError, match=r"resnet18-live .*BatchNorm.*frozen"):
-        check(build("resnet18-live", (3, 32, 32), 2).features, "resnet18-live")
+        check_features(build("resnet18-live", (3, 32, 32), 2).features, "resnet18-live")
     undeclared = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 2))
-    with pytest.raises(UserError, match="samples_apart = True"):
-        check(undeclared, "mine")
-    undeclared.samples_apart = True
+    with pytest.raises(UserError, match="per_sample = True"):
+        check_features(undeclared, "mine")
+    undeclared.per_sample = True
     with pytest.raises(UserError, match="dropout inside"):
-        check(undeclared, "mine")
+        check_features(undeclared, "mine")
     with pytest.raises(UserError, match="wrap it as Network"):
-        spread(make("ERM", net=nn.Sequential(nn.Flatten(), nn.Linear(72, 3))), Crew(torch.device("cpu"), 0, 2), "mine")
+        check_data_parallel(make("ERM", net=nn.Sequential(nn.Flatten(), nn.Linear(72, 3))), "mine")
 
 
-def test_only_torchrun_makes_a_crew(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_torchrun_makes_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert torchrun.size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
+    assert torchrun.world_size() == 1 and torchrun.rank() == 0 and torchrun.exit_status(2) == 2
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(name, value)
     status, shown, error = command(capsys, "list")

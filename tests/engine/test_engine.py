@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from domainwise.core.errors import UserError
-from domainwise.engine.evaluation import parts_to_judge
+from domainwise.engine.evaluation import splits_to_evaluate
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from trainings import EVERY, STEPS, at_step, few, interrupt, left, plan, trained
+from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 
 def test_a_validation_domain_is_judged_whole_and_the_others_by_their_splits() -> None:
     run = replace(plan(), train_domains=("scene2", "scene3"), validation_domains=("scene4",), held_out=0.2)
-    parts = parts_to_judge(run, few())
+    parts = splits_to_evaluate(run, few())
     assert {part: len(rows) for part, rows in parts.items()} == {
         ("scene2", "out"): 5,
         ("scene3", "out"): 5,
@@ -167,7 +167,7 @@ def test_torchs_random_state_does_not_matter(tmp_path: Path) -> None:
     for place in ("a", "b"):
         torch.rand(random.randrange(1, 100))
         trained(run, tmp_path / place)
-    assert left(run, tmp_path / "a") == left(run, tmp_path / "b")
+    assert saved_results(run, tmp_path / "a") == saved_results(run, tmp_path / "b")
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "AT", "DAT"])
@@ -184,7 +184,7 @@ def test_checkpoints_do_not_change_the_training(tmp_path: Path) -> None:
     run = plan(dropout=0.5)
     for seconds in (0, 1000):
         trained(run, tmp_path / str(seconds), checkpoint_seconds=seconds)
-    assert left(run, tmp_path / "0") == left(run, tmp_path / "1000")
+    assert saved_results(run, tmp_path / "0") == saved_results(run, tmp_path / "1000")
 
 
 def test_checkpoints_are_saved_between_evaluations_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path: Path) -> No
     state = folder.load_checkpoint()
     assert state is not None
     folder.save_checkpoint(state | {"cuda": torch.zeros(16, dtype=torch.uint8)})
-    with pytest.raises(UserError, match=r"made on cuda, this is cpu; continue with --device cuda, or delete"):
+    with pytest.raises(UserError, match=r"made on cuda, this is cpu; continue on cuda, or delete"):
         trained(run, tmp_path)
 
 
@@ -254,7 +254,7 @@ def test_trials_seeds_and_draws_differ(tmp_path: Path, field: str) -> None:
         ({"device": "gpu"}, "unknown device 'gpu'"),
         pytest.param(
             {"device": "cuda"},
-            "--device cpu",
+            "no CUDA device found: use the CPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

@@ -14,14 +14,15 @@ from torch import Tensor
 from domainwise.algorithms import ALGORITHMS
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.engine.evaluation import Evaluator, parts_to_judge
+from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
+from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.events import Settings
-from domainwise.sweep.interleaving import Turns
+from domainwise.sweep.interleaving import InterleavedRuns
 from domainwise.sweep.plan import plan_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -56,15 +57,13 @@ class Trained(NamedTuple):
     state: dict[str, Any]
 
 
-def trained(run: Run, form: str, steps: int = 50, state: dict[str, Any] | None = None, nudge: float = 0.0) -> Trained:
-    """Some steps in this form, from a state if there is one; or from weights that are changed by a relative nudge."""
+def trained(run: Run, mode: Mode, steps: int = 50, state: dict[str, Any] | None = None, nudge: float = 0.0) -> Trained:
+    """Some steps in this mode, from a state if there is one; or from weights that are changed by a relative nudge."""
     with RunContext(GPU, run.precision):
-        session = Session(run, data(), GPU)
+        session = Session(run, data(), GPU, execution=Execution(mode))
         with torch.no_grad():
             for weights in session.algorithm.parameters():
                 weights *= 1 + nudge * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(GPU)
-        compile = form == "compiled"
-        session.captured = None if form == "eager" else session.captured_step(compile=compile)
         if state is not None:
             session.load_state(state)
         for _ in range(steps):
@@ -141,23 +140,25 @@ def test_captured_evaluation_equals_eager(name: str) -> None:
     run = plan(name)
     session = trained(run, "captured", steps=5).session
     with RunContext(GPU, "fp32"):
-        judge = Evaluator(session.algorithm, session.environments, parts_to_judge(run, data()), run.train_domains)
-        eager, captured, again = judge(), judge(), judge()
-        assert judge.graph is not None, "it was captured"
+        evaluator = Evaluator(
+            session.algorithm, session.environments, splits_to_evaluate(run, data()), run.train_domains
+        )
+        eager, captured, again = evaluator(), evaluator(), evaluator()
+        assert evaluator.graph is not None, "it was captured"
         assert all(captured[part] == pytest.approx(eager[part], rel=1e-5) for part in eager) and again == captured
         session.step()
-        assert judge() != captured, "a replay sees the weights as they are"
+        assert evaluator() != captured, "a replay sees the weights as they are"
 
 
 def test_runs_in_turns_are_as_alone(tmp_path: Path) -> None:
     runs = [plan(name, trial=trial) for trial in range(2) for name in ("ERM", "DAT", "DANN")]
     for run in runs:
         train(run, tmp_path / "alone", device="cuda")
-    turns = Turns(Settings(tmp_path / "together", device="cuda"))
+    interleaved = InterleavedRuns(Settings(tmp_path / "together", device="cuda"))
     for run in runs:
-        turns.take_in(run)
-    while turns.trainings:
-        assert all(not isinstance(news, Status) or news.status == "done" for _, news in turns.round())
+        interleaved.add(run)
+    while interleaved.trainings:
+        assert all(not isinstance(news, Status) or news.status == "done" for _, news in interleaved.step_all())
     for run in runs:
         alone, together = (
             {k: v.double() for k, v in RunFolder(tmp_path / place, run).load_model().items()}

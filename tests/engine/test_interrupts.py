@@ -17,7 +17,7 @@ from domainwise.engine.train import Interrupted
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from processes import quick_context
-from trainings import EVERY, STEPS, at_step, interrupt, left, plan, trained
+from short_trainings import EVERY, STEPS, at_step, interrupt, plan, saved_results, trained
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_interrupted_run_continues_bit_for_bit(tmp_path: Path, run: Run) -> N
     assert files == {"run.json", "records.jsonl", "checkpoint.pt"}
     trained(run, tmp_path / "parts", progress=seen.append)
     assert seen == list(range(4, STEPS)), "continues, does not start again"
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+    assert saved_results(run, tmp_path / "parts") == saved_results(run, tmp_path / "whole")
     assert not (tmp_path / "parts" / run.id / "checkpoint.pt").exists()
 
 
@@ -58,7 +58,7 @@ def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
         trained(plan(), tmp_path, progress=at_step(1, lambda: (interrupt(), interrupt())))
     trained(plan(), tmp_path)
     trained(plan(), tmp_path / "whole")
-    assert left(plan(), tmp_path) == left(plan(), tmp_path / "whole")
+    assert saved_results(plan(), tmp_path) == saved_results(plan(), tmp_path / "whole")
 
 
 def test_an_interrupt_in_the_last_step_lets_the_run_end(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_crash_at_any_write_changes_nothing(
         patch.setattr(RunFolder, method, crashing)
         trained(run, tmp_path / "parts", checkpoint_seconds=0)
     trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+    assert saved_results(run, tmp_path / "parts") == saved_results(run, tmp_path / "whole")
 
 
 def train_reporting(run: Run, out: Path, steps: Connection) -> None:
@@ -138,7 +138,7 @@ def test_killed_again_and_again_and_still_the_same(tmp_path: Path) -> None:
     assert starts[0] == 0 and len(starts) > 1
     assert starts == sorted(starts) and starts[1] > 0, "each continued from a checkpoint"
     trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole"), f"killed at {moments}"
+    assert saved_results(run, tmp_path / "parts") == saved_results(run, tmp_path / "whole"), f"killed at {moments}"
     assert not RunFolder(tmp_path / "parts", run).checkpoint_file.exists()
 
 
@@ -150,4 +150,4 @@ def test_a_process_that_gets_sigint_saves_and_continues(tmp_path: Path) -> None:
     state = RunFolder(tmp_path / "parts", run).load_checkpoint()
     assert state is not None and state["next_step"] == seen[-1] + 1, "not a step is lost"
     trained(run, tmp_path / "parts")
-    assert left(run, tmp_path / "parts") == left(run, tmp_path / "whole")
+    assert saved_results(run, tmp_path / "parts") == saved_results(run, tmp_path / "whole")

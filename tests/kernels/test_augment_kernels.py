@@ -1,7 +1,6 @@
 """Augmentation by Triton kernels against plain PyTorch in float64: interpreted on a CPU, or as they are on a GPU."""
 
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,18 +11,14 @@ import torch
 from torch import Tensor, library
 
 import domainwise as dw
-from domainwise.data.augment import ATTEMPTS, AUGMENTATIONS, HUE, NUMBERS, Augmenter
+from domainwise import kernels
+from domainwise.data.augment import AUGMENTATIONS, Augmenter
 from domainwise.engine.execution.compilation import compiled
-from domainwise.kernels.group_norm import TRITON
+from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
 from domainwise.nets.network import Network
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+from kernel_problems import DEVICE, GPU, needs_triton
 
 pytestmark = [pytest.mark.gpu] if GPU else []
-needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 SLOW = "takes minutes unless a GPU does it"
 ORDER, GREY, FLIP = slice(-9, -5), -1, -10
 
@@ -33,9 +28,12 @@ def augmenter(name: str, images: Tensor, device: str = DEVICE) -> Augmenter:
     data = dw.Environments.from_arrays(
         {"a": (images, labels)}, classes=["x"], mean=[0.5, 0.4, 0.3], std=[0.2, 0.25, 0.3]
     )
-    net = Augmenter(AUGMENTATIONS[name], data.to(device), torch.Generator(device))
-    net.fused = TRITON
-    return net
+    return Augmenter(AUGMENTATIONS[name], data.to(device), torch.Generator(device))
+
+
+@pytest.fixture(autouse=True)
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.augment, "on_gpu", lambda _: True)
 
 
 def problem(count: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -57,10 +55,8 @@ def in_float64() -> Iterator[None]:
 
 
 def reference(name: str, images: Tensor, numbers: Tensor) -> Tensor:
-    with in_float64():
-        plain = augmenter(name, images, "cpu")
-        plain.fused = False
-        return plain.augment(images, numbers.double())
+    with in_float64(), kernels.disabled():
+        return augmenter(name, images, "cpu").augment(images, numbers.double())
 
 
 def wrong(name: str, images: Tensor, numbers: Tensor) -> float:
@@ -155,8 +151,7 @@ def test_what_has_kernels_of_its_own_is_not_compiled() -> None:
     features = torch.nn.Flatten()
     with compiled(Network(features, 2, feature_size=105), net):
         assert "augment" not in vars(net)
-        net.fused = False
-    with compiled(Network(features, 2, feature_size=105), net):
+    with kernels.disabled(), compiled(Network(features, 2, feature_size=105), net):
         assert "augment" in vars(net)
 
 

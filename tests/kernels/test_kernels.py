@@ -1,6 +1,5 @@
 """Our Triton kernels against float64: interpreted on a CPU, or as they are on a GPU."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,17 +16,13 @@ from domainwise.analysis.cam import grad_cam, last_map
 from domainwise.data.batches import Batches
 from domainwise.data.environments import Environments
 from domainwise.engine.execution.isolation import arithmetic
-from domainwise.kernels import conv_relu_group_norm, first_layer, group_norm
+from domainwise.kernels import convnet, first_layer, group_norm
 from domainwise.kernels.adam import FlatAdam
+from domainwise.kernels.draw import draw_batch
 from domainwise.nets.network import build
-
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+from kernel_problems import DEVICE, GPU, close, needs_triton
 
 pytestmark = [pytest.mark.gpu] if GPU else []
-needs_triton = pytest.mark.skipif(not group_norm.TRITON, reason="Triton is not installed")
 PRECISIONS = {torch.float32: 1e-6, torch.bfloat16: 1e-2}
 """And how close to float64 results are, relative to the largest."""
 GROUPS, EPS = 8, 1e-5
@@ -81,10 +76,6 @@ def results(function: Function, given: Given, dtype: torch.dtype | None = None) 
     y = function(*inputs)
     (dy,) = draw(tuple(y.shape))
     return y, *torch.autograd.grad(y, inputs, dy.to(y.dtype))
-
-
-def close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
-    return bool((ours.double() - theirs).abs().max() <= tolerance * theirs.abs().max())
 
 
 def agree(fused: Function, exact: Function, given: Given, tolerance: float) -> bool:
@@ -236,11 +227,11 @@ def test_compiled_code_calls_the_kernels(fused: Function, exact: Function, given
 
 
 def test_elsewhere_it_is_plain_pytorch() -> None:
-    convolution, norm = nn.Conv2d(2, 64, 3, padding=1), nn.GroupNorm(8, 64)
-    x = torch.randn(2, 2, 5, 5)
-    y = norm(F.relu(convolution(x)))
-    assert torch.equal(conv_relu_group_norm(x, convolution, norm), y)
-    assert torch.equal(conv_relu_group_norm(x, convolution, norm, pool=True), y.mean(dim=(2, 3)))
+    features, x = build("mnist-cnn", (2, 28, 28), 2).features, torch.randn(2, 2, 9, 9)
+    y = x
+    for convolution, norm in zip(features.convolutions, features.norms, strict=True):
+        y = norm(F.relu(convolution(y)))
+    assert torch.equal(features(x), y.mean(dim=(2, 3)))
 
 
 @pytest.mark.skipif(not GPU, reason="chooses the kernels on a GPU only")
@@ -249,7 +240,7 @@ def test_on_a_gpu_it_is_the_kernels(inputs: int, pool: bool) -> None:
     convolution, norm = nn.Conv2d(inputs, 64, 3, padding=1), nn.GroupNorm(8, 64)
     (x,) = draw((4, inputs, 9, 9))
     y = norm(F.relu(convolution(x.cpu())))
-    found = conv_relu_group_norm(x, convolution.cuda(), norm.cuda(), pool=pool)
+    found = convnet.conv_relu_group_norm(x, convolution.cuda(), norm.cuda(), pool=pool)
     assert "first" in type(found.grad_fn).__name__ if inputs == 2 else "relu_group" in type(found.grad_fn).__name__
     assert close(found.cpu(), (y.mean(dim=(2, 3)) if pool else y).double(), 1e-2)
 
@@ -266,9 +257,9 @@ def test_an_odd_number_of_images_is_made_whole_and_nothing_else_changes() -> Non
         loss = (z[:77] * torch.arange(128, device="cuda")).sum()
         return z[:77], *torch.autograd.grad(loss, [x, *features.parameters()])
 
-    assert len(kernels.whole(x[:77])) == 77, "not in other precisions"
+    assert len(convnet.padded(x[:77])) == 77, "not in other precisions"
     with arithmetic("bf16"), torch.autocast("cuda", torch.bfloat16):
-        assert len(kernels.whole(x[:77])) == len(kernels.whole(x)) == 80 and len(kernels.whole(x[:63])) == 63
+        assert len(convnet.padded(x[:77])) == len(convnet.padded(x)) == 80 and len(convnet.padded(x[:63])) == 63
         found, expected = slopes(x[:77]), slopes(x)
     assert len(found[0]) == len(found[1]) == 77
     for ours, theirs in zip(found, expected, strict=True):
@@ -282,18 +273,20 @@ def test_a_layer_can_be_watched_whoever_computes_it(precision: str) -> None:
     assert last_map(network, x) == "features.norms.3" and grad_cam(network, x).heat.shape == (5, 28, 28)
 
 
-@pytest.mark.parametrize(("channels", "groups", "fits"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)])
-def test_only_whole_groups_fit(channels: int, groups: int, fits: bool) -> None:
-    assert group_norm.fits(nn.GroupNorm(groups, channels)) == fits
+@pytest.mark.parametrize(
+    ("channels", "groups", "supported"), [(64, 8, 1), (128, 8, 1), (48, 8, 0), (64, 1, 0), (96, 8, 0)]
+)
+def test_only_whole_groups_are_supported(channels: int, groups: int, supported: bool) -> None:
+    assert group_norm.supported(nn.GroupNorm(groups, channels)) == supported
 
 
 @pytest.mark.parametrize(
-    ("inputs", "change", "fits"),
+    ("inputs", "change", "supported"),
     [(1, {}, 1), (3, {}, 1), (4, {}, 0), (2, {"stride": 2}, 0), (2, {"dilation": 2}, 0), (2, {"bias": False}, 0)],
 )
-def test_only_plain_first_layers_fit(inputs: int, change: dict[str, Any], fits: bool) -> None:
+def test_only_plain_first_layers_are_supported(inputs: int, change: dict[str, Any], supported: bool) -> None:
     convolution = nn.Conv2d(inputs, 64, 3, padding=1, **change)
-    assert first_layer.fits(torch.zeros(1, inputs, 4, 4), convolution, nn.GroupNorm(8, 64)) == fits
+    assert first_layer.supported(torch.zeros(1, inputs, 4, 4), convolution, nn.GroupNorm(8, 64)) == supported
 
 
 @needs_triton
@@ -310,10 +303,10 @@ def test_a_batch_is_drawn_as_in_plain_pytorch(shape: tuple[int, ...]) -> None:
     )
     rows = [data.split(domain, 0)["in"] for domain in ("c", "a")]
     plain, ours = (Batches(data, rows, 7, torch.Generator(DEVICE).manual_seed(1)) for _ in range(2))
-    plain.at_once = False
-    given = (ours.rows, ours.starts, ours.sizes, data.images, data.labels, data.mean, data.std)
     for _ in range(3):
-        (x, y), (expected, labels) = kernels.draw.draw(ours.uniform(), *given), plain.draw()
+        with kernels.disabled():
+            expected, labels = plain.draw()
+        x, y = draw_batch(data, ours.rows, ours.starts, ours.sizes, ours.uniform())
         assert torch.equal(y, labels) and torch.allclose(x, expected, rtol=1e-6, atol=1e-6)
         assert torch.equal(x, expected) or not GPU, "on a CPU to divide is not to multiply"
 

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, library, nn
 from torch.nn import functional as F
 
+from domainwise import kernels
 from domainwise.engine.execution.isolation import arithmetic
-from domainwise.kernels import conv_norm_relu, conv_norm_relu_pool, convolution, fold, stem
+from domainwise.kernels import stem
+from domainwise.kernels.fold import plain_fold
+from domainwise.nets import resnet
 from domainwise.nets.network import Network, build
 from domainwise.nets.resnet import FrozenBatchNorm2d
 from kernel_problems import CHECKS, DEVICE, GPU, close, gradients, needs_gpu, needs_triton, numbers
@@ -69,7 +72,7 @@ def test_windows_of_pixels_give_the_same_convolution(shape: tuple[int, ...]) -> 
     x, weight = numbers(*shape, dtype=torch.float64), numbers(8, shape[1], 7, 7, dtype=torch.float64)
 
     def rearranged(x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(stem.windows(x), stem.kernel(weight))
+        return F.conv2d(stem.plain_windows(x), stem.window_kernel(weight))
 
     def plain(x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, stride=2, padding=3)
@@ -83,9 +86,9 @@ def test_windows_of_pixels_give_the_same_convolution(shape: tuple[int, ...]) -> 
 @pytest.mark.parametrize("shape", IMAGES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_windows_are_gathered_and_given_back(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x, dy = numbers(*shape), numbers(*stem.windows(numbers(*shape)).shape, dtype=dtype)
+    x, dy = numbers(*shape), numbers(*stem.plain_windows(numbers(*shape)).shape, dtype=dtype)
     y, dx = gradients(lambda x: torch.ops.domainwise.windows(x, dtype), [x], dy)
-    exact, exact_dx = gradients(stem.windows, [x], dy, torch.float64)
+    exact, exact_dx = gradients(stem.plain_windows, [x], dy, torch.float64)
     assert y.dtype == dtype and y.is_contiguous(memory_format=torch.channels_last) and dx.dtype == torch.float32
     assert close(y, exact, 0 if dtype == torch.float32 else 1e-2) and close(dx, exact_dx, 1e-6)
 
@@ -95,7 +98,7 @@ def test_windows_twice_differentiated() -> None:
     both = []
     for function, dtype in (
         (lambda x: torch.ops.domainwise.windows(x, x.dtype), torch.float32),
-        (stem.windows, torch.float64),
+        (stem.plain_windows, torch.float64),
     ):
         x = numbers(2, 3, 9, 8).to(dtype).requires_grad_()
         slope = torch.autograd.grad(function(x).pow(3).sum(), x, create_graph=True)[0]
@@ -123,7 +126,7 @@ def test_a_folded_norm_is_the_norm() -> None:
     torch.manual_seed(0)
     conv, bn = nn.Conv2d(4, 6, 3, bias=False).double(), norm(6).double()
     x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
-    weight, bias = fold.plain(conv.weight, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.eps, torch.float64)
+    weight, bias = plain_fold(conv.weight, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.eps, torch.float64)
     assert close(F.conv2d(x, weight, bias), bn(conv(x)), 1e-14)
 
 
@@ -141,7 +144,7 @@ def test_folding_and_its_gradients(shape: tuple[int, int, int], dtype: torch.dty
         return [*folded, *torch.autograd.grad(folded, inputs, [t.to(narrow) for t in dy])]
 
     ours = all_of(torch.ops.domainwise.fold, torch.float32, dtype)
-    for found, wanted in zip(ours, all_of(fold.plain, torch.float64, torch.float64), strict=True):
+    for found, wanted in zip(ours, all_of(plain_fold, torch.float64, torch.float64), strict=True):
         assert close(found, wanted, tolerance)
 
 
@@ -156,7 +159,7 @@ def test_folding_twice_differentiated() -> None:
         return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), inputs)
 
     ours = penalty(torch.ops.domainwise.fold, torch.float32)
-    for found, wanted in zip(ours, penalty(fold.plain, torch.float64), strict=True):
+    for found, wanted in zip(ours, penalty(plain_fold, torch.float64), strict=True):
         assert close(found, wanted, 1e-5)
 
 
@@ -180,10 +183,12 @@ def test_the_operations_keep_what_torch_is_told_of_them() -> None:
 def test_elsewhere_it_is_plain_pytorch() -> None:
     torch.manual_seed(0)
     conv, bn, x = nn.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64), torch.randn(2, 3, 19, 19)
-    assert torch.equal(conv_norm_relu(x, conv, bn), F.relu(bn(conv(x))))
-    z = torch.randn(2, 64, 10, 10)
-    assert torch.equal(conv_norm_relu(x, conv, bn, (z, nn.Identity())), F.relu(bn(conv(x)) + z))
-    assert torch.equal(conv_norm_relu_pool(x, conv, bn), F.max_pool2d(F.relu(bn(conv(x))), 3, 2, 1))
+    z = resnet.stem(x, conv, bn)
+    assert torch.equal(z, F.max_pool2d(F.relu(bn(conv(x))), 3, 2, 1))
+    block = resnet.BasicBlock(64, 64, 1, norm)
+    y = F.relu(block.bn1(block.conv1(z)))
+    assert torch.equal(block(z), F.relu(block.bn2(block.conv2(y)) + z))
+    assert torch.equal(resnet.Stage(block, block)(z), block(block(z)))
 
 
 def a_network(name: str) -> tuple[Network, Tensor]:
@@ -215,13 +220,13 @@ def errors(network: Network, x: Tensor) -> list[float]:
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet50-v1"])
-def test_a_whole_network_is_as_exact_as_in_plain_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_network_is_as_exact_as_in_plain_pytorch(name: str) -> None:
     network, x = a_network(name)
     network.precision = "bf16"
     with arithmetic("bf16"):
         ours = errors(network, x)
-        monkeypatch.setattr(convolution, "TRITON", False)
-        theirs = errors(network, x)
+        with kernels.disabled():
+            theirs = errors(network, x)
     assert max(ours) < 1.5 * max(theirs) and sum(ours) < 1.5 * sum(theirs)
     assert ours != theirs  # else the kernels were not used
 
@@ -229,12 +234,12 @@ def test_a_whole_network_is_as_exact_as_in_plain_pytorch(name: str, monkeypatch:
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_float32_is_plain_pytorch(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_is_plain_pytorch(precision: str) -> None:
     network, x = a_network("resnet18")
     with arithmetic(precision), torch.no_grad():
         y = network(x)
-        monkeypatch.setattr(convolution, "TRITON", False)
-        assert torch.equal(network(x), y)
+        with kernels.disabled():
+            assert torch.equal(network(x), y)
 
 
 @pytest.mark.gpu

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import domainwise as dw
-from commands import Command, commands
+from commands import Command
 from domainwise.core.errors import UserError
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.models import fit as fitting
 from domainwise.models.drift import LEVEL, drift
 from domainwise.models.mmd import compare, median_distance
-from folders import picture
+from small_datasets import picture
 
 KEPT = 80
 """Samples of each domain that the model keeps in these tests."""
@@ -115,7 +115,7 @@ def test_more_of_a_training_domain_is_no_drift(digits: dw.Environments, model: d
         assert not result.drifted and result.nearest == domain and result.domains[domain].p > LEVEL
         others = [test.p for name, test in result.domains.items() if name != domain]
         assert max(others) <= LEVEL, "and it is told from the others"
-        assert result.sentence.startswith(f"No drift: these samples cannot be told from {domain}")
+        assert result.sentence.startswith(f"No drift: these samples cannot be distinguished from {domain}")
 
 
 def test_a_mixture_of_the_training_domains_is_no_drift(digits: dw.Environments, model: dw.Model) -> None:
@@ -166,7 +166,7 @@ def keeping(model: dw.Model, sizes: dict[str, int]) -> dw.Model:
         (20, {"scene2": 20, "scene3": 80, "scene4": 80}, ""),
         (20, {"scene2": 80, "scene3": 19, "scene4": 30}, "With 19 held-out samples of scene3 only a large"),
         (7, {"scene2": 80, "scene3": 80, "scene4": 4}, "With 7 samples and 4 held-out samples of scene4 only a large"),
-        (20, {"scene2": 80, "scene3": 1, "scene4": 80}, "(Not compared with scene3: of one held-out sample nothing"),
+        (20, {"scene2": 80, "scene3": 1, "scene4": 80}, "(Not compared with scene3: one held-out sample is too few"),
     ],
 )
 def test_few_samples_on_either_side_are_told(
@@ -176,12 +176,6 @@ def test_few_samples_on_either_side_are_told(
         result = keeping(model, sizes).drift(digits.images[digits.rows(domain)[:samples]])
         assert caveat in result.sentence and ("(With" in result.sentence) == caveat.startswith("With")
         assert result.as_json()["references"] == sizes
-
-
-@pytest.fixture
-def domainwise(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys)
 
 
 def test_the_command(model: dw.Model, domainwise: Command) -> None:
@@ -215,4 +209,7 @@ def test_training_domains_that_are_alike_have_no_negative_distance(
     for number in range(3):
         picture(number).save(f"new/{number}.png")
     shown = domainwise("drift", "model", "new").out
-    assert "the training domains are not told from one another" in " ".join(shown.split()) and "up to -" not in shown
+    assert (
+        "the training domains are not distinguishable from one another" in " ".join(shown.split())
+        and "up to -" not in shown
+    )

@@ -38,7 +38,7 @@ def samples(n: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_scikit_learns_own_checks() -> None:
-    """All that apply to a classifier; one is skipped by scikit-learn itself, for inputs that are no numpy arrays."""
+    """All that apply to a classifier; newer versions have one for other arrays than numpy's, and skip it themselves."""
     skipped, failed, passed = [], [], 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -50,7 +50,7 @@ def test_scikit_learns_own_checks() -> None:
             except Exception as error:
                 (skipped if type(error).__name__ == "SkipTest" else failed).append(f"{name}: {error}")
     assert failed == []
-    assert [name.partition(":")[0] for name in skipped] == ["check_array_api_input"] and passed > 50
+    assert {name.partition(":")[0] for name in skipped} <= {"check_array_api_input"} and passed > 50
 
 
 def test_domains_are_what_they_are_given_as() -> None:
@@ -155,7 +155,7 @@ def test_held_out_rows_watch_and_the_model_can_be_saved(tmp_path: Path) -> None:
     fitted = estimator(held_out=0.25).fit(X, y, domains=d)
     assert fitted.model_.card.domains == {"x": 15, "y": 15, "z": 15}
     assert {name: len(rows) for name, rows in fitted.model_.reference.items()} == {"x": 5, "y": 5, "z": 5}
-    loaded = dw.load(fitted.model_.save(tmp_path))
+    loaded = dw.load_model(fitted.model_.save(tmp_path))
     assert np.array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
     assert list(loaded.predict(X)) == list(fitted.predict(X))
 

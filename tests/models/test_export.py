@@ -130,7 +130,7 @@ def test_a_file_that_differs_from_the_model_is_not_kept(tmp_path: Path, monkeypa
         return lambda x: tuple(part + 0.01 for part in honest(file)(x))  # type: ignore[return-value]
 
     monkeypatch.setitem(exporting._RUNNERS, "torch", wrong)
-    with pytest.raises(UserError, match=r"differs from the model by 0\.01 on 1 inputs: not kept"):
+    with pytest.raises(UserError, match=r"differs from the model by 0\.01 on 1 inputs: not written"):
         export(fit(rows(), "ERM"), "torch", tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
 

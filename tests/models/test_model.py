@@ -13,7 +13,7 @@ from PIL import Image
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
-from domainwise.engine.evaluation import judge, parts_to_judge
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.source import source
@@ -109,7 +109,7 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
     grey = dw.fit(patterns(channels=1), "ERM", **QUICK)
     assert grey.predict(Image.new("RGB", (50, 50), "red")).shape == (1,)
     odd = dw.fit(patterns(channels=2), "ERM", **QUICK)
-    with pytest.raises(UserError, match="pictures cannot be read as inputs of shape"):
+    with pytest.raises(UserError, match="images cannot be read as inputs of shape"):
         odd.predict(Image.new("RGB", (50, 50)))
 
 
@@ -121,17 +121,17 @@ def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments
     run = plan_run(named.dataset, name, ["lab"], hparams={"batch_size": 8}, steps=3)
     outcome = train(run, tmp_path / "again", device="cpu", environments=named.environments)
     assert outcome.algorithm is not None
-    parts = parts_to_judge(run, data)
-    judged = judge(outcome.algorithm, data, parts, run.train_domains)
-    loaded = dw.load(tmp_path, device="cpu")
+    parts = splits_to_evaluate(run, data)
+    judged = evaluate(outcome.algorithm, data, parts, run.train_domains)
+    loaded = dw.load_model(tmp_path, device="cpu")
     for (domain, _), rows in parts.items():
         known = domain if domain in model.domains else None
         for mine in (model, loaded):
             guesses = mine.probabilities(data.images[rows], known).argmax(1)
             right = float((guesses == data.labels[rows]).double().mean())
             assert right == pytest.approx(judged[domain, _][0], abs=1e-9)
-    assert loaded.in_groups == (name in ("ARM", "MTL"))
-    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.in_groups
+    assert loaded.batch_dependent == (name in ("ARM", "MTL"))
+    assert ("depend on the batch" in loaded.card.training["predictions"]) == loaded.batch_dependent
     assert set(loaded.reference) == (set() if name == "ARM" else {"field", "street"})
 
 
@@ -215,7 +215,7 @@ def test_fit_continues_and_keeps_trainings_on_other_data_apart(data: dw.Environm
     other = dw.fit(patterns(seed=1), "ERM", out=tmp_path, progress=seen.append, **QUICK)
     assert len(seen) == 6 and not np.array_equal(first.predict_proba(data.images), other.predict_proba(data.images))
     assert len(list(tmp_path.glob("*/run.json"))) == 2
-    assert dw.load(tmp_path).card == other.card, "the folder is the model of the last training"
+    assert dw.load_model(tmp_path).card == other.card, "the folder is the model of the last training"
 
 
 def test_a_training_that_diverges_is_no_model(data: dw.Environments, tmp_path: Path) -> None:
@@ -273,6 +273,6 @@ def test_a_model_of_the_gpu_predicts_alike_on_the_cpu(name: str, data: dw.Enviro
     model = dw.fit(data, name, steps=5, hparams={"batch_size": 8}, device="cuda", precision="fp32")
     there, here = (
         model.predict_proba(data.images),
-        dw.load(model.save(tmp_path), device="cpu").predict_proba(data.images),
+        dw.load_model(model.save(tmp_path), device="cpu").predict_proba(data.images),
     )
     assert model.device.type == "cuda" and np.allclose(there, here, atol=1e-3)

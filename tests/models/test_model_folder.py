@@ -49,7 +49,7 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], None], honest: bool = 
 
 
 def test_the_round_trip_changes_no_bit(model: dw.Model, saved: Path) -> None:
-    loaded = dw.load(saved, device="cpu")
+    loaded = dw.load_model(saved, device="cpu")
     assert loaded.card == model.card
     assert loaded.predict_proba(IMAGES).tobytes() == model.predict_proba(IMAGES).tobytes()
     assert list(loaded.reference) == list(model.reference) == ["домен 0", "домен 1"]
@@ -64,7 +64,9 @@ def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> 
     domains = {d: (draw.normal(size=(20, 3)) / 3, np.arange(20) % 2) for d in "ab"}
     model = dw.fit(dw.Environments.from_arrays(domains), "ERM", steps=2, hparams={"batch_size": 4}, device="cpu")
     x = draw.normal(size=(9, 3))
-    assert dw.load(model.save(tmp_path), device="cpu").predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
+    assert (
+        dw.load_model(model.save(tmp_path), device="cpu").predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
+    )
 
 
 @pytest.mark.slow
@@ -72,7 +74,7 @@ def test_another_process_gets_the_same_bits(model: dw.Model, saved: Path) -> Non
     np.save(saved / "x.npy", IMAGES)
     code = (
         "import sys, numpy as np, torch, domainwise as dw; torch.set_num_threads(1);"
-        "print(dw.load(sys.argv[1], device='cpu').predict_proba(np.load(sys.argv[1] + '/x.npy')).tobytes().hex())"
+        "print(dw.load_model(sys.argv[1], device='cpu').predict_proba(np.load(sys.argv[1] + '/x.npy')).tobytes().hex())"
     )
     told = subprocess.run([sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == model.predict_proba(IMAGES).tobytes().hex()
@@ -92,16 +94,16 @@ def test_what_the_card_says(saved: Path) -> None:
 def test_a_missing_file_is_named(saved: Path, name: str) -> None:
     (saved / name).unlink()
     with pytest.raises(UserError, match=name.replace(".", r"\.")):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 def test_no_folder_and_a_file_in_its_place(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(UserError, match=r"is no model \(it has no model.json\)"):
-            dw.load(path)
+            dw.load_model(path)
     (tmp_path / CARD).mkdir()
     with pytest.raises(UserError, match="cannot be read"):
-        dw.load(tmp_path)
+        dw.load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -111,20 +113,20 @@ def test_no_folder_and_a_file_in_its_place(tmp_path: Path) -> None:
 def test_another_format_is_refused_before_anything_else(saved: Path, format: object, advice: str) -> None:
     change(saved, lambda card: card.update(format=format, future=[1, 2]), honest=False)
     with pytest.raises(UserError, match=f"is of format {format!r}, this version reads format 1: {advice}"):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 def test_a_card_changed_by_hand_is_refused(saved: Path) -> None:
     change(saved, lambda card: card.update(classes=["<ü>", "a b"]), honest=False)
     with pytest.raises(UserError, match="damaged or was changed by hand"):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 def test_the_weights_of_another_model_are_refused(model: dw.Model, saved: Path) -> None:
     other = dw.fit(noise(), "ERM", steps=1, hparams={"batch_size": 4}, device="cpu").save(saved.parent / "other")
     (saved / WEIGHTS).write_bytes((other / WEIGHTS).read_bytes())
     with pytest.raises(UserError, match=r"model\.safetensors is damaged or belongs to another model"):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +154,13 @@ def test_the_weights_of_another_model_are_refused(model: dw.Model, saved: Path) 
 def test_a_card_that_describes_no_such_model(saved: Path, edit: dict[str, Any], message: str) -> None:
     change(saved, lambda card: card.update(edit))
     with pytest.raises(UserError, match=message):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 def test_absent_fields(saved: Path) -> None:
     change(saved, lambda card: card.pop("network"))
     with pytest.raises(UserError, match="network"):
-        dw.load(saved)
+        dw.load_model(saved)
 
 
 def test_weights_that_are_no_tensors_are_refused_even_if_their_digest_fits(saved: Path) -> None:
@@ -174,7 +176,7 @@ def test_weights_that_are_no_tensors_are_refused_even_if_their_digest_fits(saved
     (saved / WEIGHTS).write_bytes(evil)
     change(saved, lambda card: card["files"].update({WEIGHTS: digest(evil)}))
     with pytest.raises(UserError, match="holds no weights"):
-        dw.load(saved)
+        dw.load_model(saved)
     assert not (saved / "exploded").exists()
 
 
@@ -191,10 +193,10 @@ def test_fuzzed_files_are_refused_in_one_line(saved: Path) -> None:
                 continue
             (saved / name).write_bytes(data)
             with pytest.raises(UserError) as caught:
-                dw.load(saved)
+                dw.load_model(saved)
             assert "\n" not in str(caught.value) and name in str(caught.value)
         (saved / name).write_bytes(whole)
-    assert dw.load(saved).classes == ("a b", "<ü>")
+    assert dw.load_model(saved).classes == ("a b", "<ü>")
 
 
 JUNK: list[Any] = [
@@ -237,7 +239,7 @@ def test_fuzzed_cards_with_fitting_checksums_are_refused_or_load(model: dw.Model
 
         change(saved, edit)
         try:
-            dw.load(saved).predict(IMAGES)
+            dw.load_model(saved).predict(IMAGES)
         except UserError as error:
             assert "\n" not in str(error)
             refused += 1
@@ -259,7 +261,7 @@ def test_domains_may_be_called_anything(tmp_path: Path) -> None:
     names = ("__metadata__", "a/b", "\udcff", "")
     domains = {name: (IMAGES[[0] * 10], np.arange(10) % 2) for name in names}
     model = dw.fit(dw.Environments.from_arrays(domains), "DAT", steps=1, hparams={"batch_size": 4}, device="cpu")
-    loaded = dw.load(model.save(tmp_path), device="cpu")
+    loaded = dw.load_model(model.save(tmp_path), device="cpu")
     assert tuple(loaded.reference) == loaded.domains == names
 
 

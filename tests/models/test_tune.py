@@ -1,47 +1,54 @@
 """Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to ship."""
 
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from test_vectors import table
 
 import domainwise as dw
 from commands import commands
 from domainwise.core.errors import UserError
-from domainwise.data.catalogue import Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.catalogue import DATASETS, Dataset
+from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
 from domainwise.engine.session import Session
-from domainwise.models.compare import comparison
-from domainwise.models.search import Search, candidates
+from domainwise.models.compare import compare, comparison
+from domainwise.models.search import finished_curves, ranked_candidates
 from domainwise.models.source import source
 from domainwise.models.tune import choose
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import collect
-from domainwise.sweep.plan import plan_run
+from domainwise.sweep.commands import sweep_command
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep, saved_plans
 from domainwise.sweep.tables import tables
-from folders import make_folder
-from processes import quick_context
+from small_datasets import make_folder, table
 
 Accuracy = Callable[[Run, int], float]
 
 
-def search(algorithms: tuple[str, ...] = ("ERM", "DAT"), **options: object) -> Search:
-    facts = {"draws": 2, "trials": 2, "steps": 11, "evaluate_every": 5, **options}
-    return Search(Dataset.of(table()), algorithms, **facts)  # type: ignore[arg-type]
+@pytest.fixture(autouse=True)
+def hospitals(monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """Three domains of vectors, a, b and c, under a name."""
+    data = replace(Dataset.from_environments(table()), name="Hospitals")
+    monkeypatch.setitem(DATASETS._things, "Hospitals", data)
+    return data
 
 
-def record(plan: Search, out: Path, unseen: Accuracy, seen: Accuracy = lambda *_: 0.5) -> None:
+def search(algorithms: tuple[str, ...] = ("ERM", "DAT"), **options: Any) -> Plan:
+    facts = {"draws": 2, "trials": 2, "steps": 11, "evaluate_every": 5, "search": "candidates", **options}
+    return plan_sweep("Hospitals", algorithms, **facts)
+
+
+def record(plan: Plan, out: Path, unseen: Accuracy, seen: Accuracy = lambda *_: 0.5) -> None:
     """The records the runs of a search would leave: accuracy on the domain left out, and on those trained on."""
-    for run in plan.runs:
+    for run in plan.runs():
         folder = RunFolder(out, run)
         folder.create()
         for step in (0, 5, 10):
@@ -56,26 +63,26 @@ def record(plan: Search, out: Path, unseen: Accuracy, seen: Accuracy = lambda *_
 
 def test_every_candidate_leaves_every_domain_out_and_trials_share_values() -> None:
     plan = search()
-    assert len(plan.runs) == len(set(plan.runs)) == 2 * 2 * 2 * 3
-    for run in plan.runs:
+    assert len(plan.runs()) == len(set(plan.runs())) == 2 * 2 * 2 * 3
+    for run in plan.runs():
         (left_out,) = run.test_domains
         assert set(run.train_domains) == {"a", "b", "c"} - {left_out}
-    values = {(run.algorithm, run.draw): json.dumps(run.hparams) for run in plan.runs}
-    assert all(values[run.algorithm, run.draw] == json.dumps(run.hparams) for run in plan.runs)
+    values = {(run.algorithm, run.draw): json.dumps(run.hparams) for run in plan.runs()}
+    assert all(values[run.algorithm, run.draw] == json.dumps(run.hparams) for run in plan.runs())
     assert values["DAT", 0] != values["DAT", 1]
-    assert [run.trial for run in plan.runs] == sorted(run.trial for run in plan.runs)
+    assert [run.trial for run in plan.runs()] == sorted(run.trial for run in plan.runs())
 
 
 def test_test_domains_are_kept_out_of_everything() -> None:
     plan = search(test_domains=("b",))
-    assert plan.domains == ("a", "c")
-    assert all("b" not in (*run.train_domains, *run.test_domains) for run in plan.runs)
+    assert {run.test_domains for run in plan.runs()} == {("a",), ("c",)}
+    assert all("b" not in (*run.train_domains, *run.test_domains) for run in plan.runs())
 
 
 def test_fixed_hyper_parameters_apply_where_they_exist() -> None:
     plan = search(hparams={"eps": 0.3, "lr": 0.5})
-    assert all(run.hparams["lr"] == 0.5 for run in plan.runs)
-    assert all(run.hparams["eps"] == 0.3 for run in plan.runs if run.algorithm == "DAT")
+    assert all(run.hparams["lr"] == 0.5 for run in plan.runs())
+    assert all(run.hparams["eps"] == 0.3 for run in plan.runs() if run.algorithm == "DAT")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_fixed_hyper_parameters_apply_where_they_exist() -> None:
         ({"algorithms": ()}, "name at least one algorithm"),
         ({"algorithms": ("ERM", "ERM")}, "named twice"),
         ({"algorithms": ("EMR",)}, "unknown algorithm 'EMR'"),
-        ({"draws": 0}, "draws must be at least 1"),
+        ({"draws": 0}, "candidates must be at least 1"),
         ({"trials": -1}, "trials must be at least 1"),
         ({"test_domains": ("a", "b")}, "needs at least 2 domains"),
         ({"test_domains": ("moon",)}, "unknown domain"),
@@ -94,7 +101,7 @@ def test_fixed_hyper_parameters_apply_where_they_exist() -> None:
 )
 def test_mistakes(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        _ = search(**options).runs  # type: ignore[arg-type]
+        search(**options).runs()  # type: ignore[arg-type]
 
 
 # the choice
@@ -110,10 +117,10 @@ def test_the_best_mean_over_domains_and_trials_is_chosen_with_its_number_of_step
 
     record(plan, tmp_path, unseen)
     tuning = choose(plan, tmp_path)
-    assert (tuning.algorithm, tuning.best.draw, tuning.steps) == ("DAT", 1, 6)
+    assert (tuning.algorithm, tuning.best.number, tuning.steps) == ("DAT", 1, 6)
     assert tuning.best.accuracy == pytest.approx(0.9 - 0.1 / 3 - 0.01)
     assert tuning.best.domains == pytest.approx({"a": 0.89, "b": 0.79, "c": 0.89})
-    assert tuning.hparams == next(r.hparams for r in plan.runs if (r.algorithm, r.draw) == ("DAT", 1))
+    assert tuning.hparams == next(r.hparams for r in plan.runs() if (r.algorithm, r.draw) == ("DAT", 1))
     assert len(tuning.tried) == 4
 
 
@@ -121,26 +128,26 @@ def test_ties_go_to_fewer_steps_the_defaults_and_the_first_named(tmp_path: Path)
     plan = search(("DAT", "ERM"))
     record(plan, tmp_path, lambda *_: 0.5)
     best = choose(plan, tmp_path).best
-    assert (best.algorithm, best.draw, best.steps) == ("DAT", 0, 1)
+    assert (best.algorithm, best.number, best.steps) == ("DAT", 0, 1)
 
 
 def test_a_candidate_that_diverged_once_is_out(tmp_path: Path) -> None:
     plan = search()
     record(plan, tmp_path, lambda run, _: 0.9 if run.draw == 1 else 0.5)
-    for run in plan.runs:
+    for run in plan.runs():
         if run.draw == 1 and run.trial == 1 and run.test_domains == ("c",):
             folder = RunFolder(tmp_path, run)
             folder.rewind(5)
             folder.append([Status(run.id, 10, "diverged", "the loss was not finite")])
-    found = candidates(plan, plan.curves(tmp_path))
-    assert [(one.algorithm, one.draw) for one in found] == [("ERM", 0), ("DAT", 0)]
+    found = ranked_candidates(plan, finished_curves(plan.runs(), tmp_path))
+    assert [(one.algorithm, one.number) for one in found] == [("ERM", 0), ("DAT", 0)]
 
 
 def test_nothing_finished(tmp_path: Path) -> None:
     plan = search(draws=1)
     with pytest.raises(UserError, match="they have not ended"):
         choose(plan, tmp_path)
-    for run in plan.runs:
+    for run in plan.runs():
         RunFolder(tmp_path, run).create()
         RunFolder(tmp_path, run).append([Status(run.id, 0, "failed", "no room")])
     with pytest.raises(UserError, match=r"finished all its runs \(failed: no room\)"):
@@ -149,7 +156,7 @@ def test_nothing_finished(tmp_path: Path) -> None:
 
 def test_the_whole_domain_counts_both_splits_by_their_size(tmp_path: Path) -> None:
     plan = search(("ERM",), draws=1, trials=1)
-    for run in plan.runs:
+    for run in plan.runs():
         folder = RunFolder(tmp_path, run)
         folder.create()
         folder.append(
@@ -189,7 +196,7 @@ def test_the_p_value_is_that_of_a_paired_t_test(tmp_path: Path) -> None:
     plan = search(trials=3)
     unseen = noisy(0.02)
     record(plan, tmp_path, unseen)
-    firsts = [run for run in plan.runs if run.draw == 0]
+    firsts = [run for run in plan.runs() if run.draw == 0]
     pairs = {
         name: [
             unseen(run, 0) for run in sorted(firsts, key=lambda r: (r.test_domains, r.trial)) if run.algorithm == name
@@ -216,7 +223,7 @@ def test_selection_does_not_look_at_the_domain_left_out(tmp_path: Path) -> None:
     result = comparison(plan, tmp_path)
     assert result.table.rows[0].average is not None and result.table.rows[0].average.mean == pytest.approx(50)
     assert result.sentence == "Only ERM was tried: nothing to compare it with."
-    assert result.chosen().draw == 1, "but for the model of all domains, the domains left out decide"
+    assert result.chosen().number == 1, "but for the model of all domains, the domains left out decide"
 
 
 def test_many_comparisons_need_clearer_gaps(tmp_path: Path) -> None:
@@ -243,12 +250,12 @@ def test_a_model_of_all_domains_beside_a_search_does_not_disturb_its_tables(tmp_
     plan = search()
     record(plan, tmp_path, noisy(0.1))
     before = tables(collect(tmp_path), "training-domain")
-    run = plan_run(plan.dataset, "DAT", (), steps=11, evaluate_every=5)
+    run = plan_run("Hospitals", "DAT", (), steps=11, evaluate_every=5)
     folder = RunFolder(tmp_path, run)
     folder.create()
     folder.append([Record(run.id, 0, domain, "out", 1.0, 1.0, 0.0) for domain in run.train_domains])
     folder.append([Status(run.id, 10, "done", "")])
-    assert len(collect(tmp_path).curves) == len(plan.runs) + 1
+    assert len(collect(tmp_path).curves) == len(plan.runs()) + 1
     assert tables(collect(tmp_path), "training-domain") == before
 
 
@@ -293,18 +300,11 @@ def test_a_training_does_not_depend_on_where_its_data_lies(tmp_path: Path) -> No
 # for real
 
 
-@pytest.fixture
-def quick_workers() -> Iterator[None]:
-    context = quick_context()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda _: context)
-        yield
-
-
 def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: None) -> None:
-    options = {"draws": 2, "steps": 6, "evaluate_every": 5, "hparams": {"batch_size": 8}, "device": "cpu", "workers": 2}
-    first = dw.tune(table(), "DAT", out=tmp_path, test_domains=["b"], **options)  # type: ignore[arg-type]
-    assert {candidate.draw for candidate in first.tried} == {0, 1} and first.model is None
+    options: dict[str, Any] = {"candidates": 2, "device": "cpu", "workers": 2}
+    options |= {"steps": 6, "evaluate_every": 5, "hparams": {"batch_size": 8}}
+    first = dw.tune(table(), "DAT", out=tmp_path, test_domains=["b"], **options)
+    assert {candidate.number for candidate in first.tried} == {0, 1} and first.model is None
     assert set(first.best.domains) == {"a", "c"}
     earlier: list[bool] = []
     again = dw.tune(
@@ -315,11 +315,34 @@ def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: No
         refit=True,
         progress=lambda e: earlier.append(e.earlier),
         **options,
-    )  # type: ignore[arg-type]
+    )
     assert earlier == [True] * 4, "nothing is trained twice"
     assert again.tried == first.tried and again.model is not None
     assert again.model.domains == ("a", "c")
     assert again.model.card.hparams == first.hparams and again.model.card.training["run"]["steps"] == first.steps
+
+
+def test_compare_says_which_to_ship_and_its_folder_what_was_searched(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"steps": 2, "hparams": {"batch_size": 8}, "device": "cpu", "workers": 2}
+    result = compare(table(), ["ERM", "DAT"], candidates=2, trials=1, out=tmp_path, **options)
+    assert result.winner in ("ERM", "DAT") and {one.number for one in result.tuning.tried} == {0, 1}
+    assert result.as_json()["candidate"] == result.chosen().number
+    (plan,) = saved_plans(tmp_path)
+    assert (plan.search, plan.draws, plan.algorithms) == ("candidates", 2, ("ERM", "DAT"))
+    status = commands(capsys)("status", tmp_path)
+    assert "12 runs: 12 done, 0 running, 0 failed, 0 remaining\n" in status.out and not status.err
+    command = str(sweep_command(plan, tmp_path))
+    assert command.startswith("domainwise compare --dataset ") and command.endswith(f" --runs {tmp_path}")
+    assert sweep_command(replace(plan, test_domains=("b",)), tmp_path) is None, "only tune keeps domains out"
+
+
+def test_the_former_name_of_candidates_still_works(tmp_path: Path, quick_workers: None) -> None:
+    with pytest.warns(DeprecationWarning, match="candidates"):
+        tuning = dw.tune(table(), "ERM", draws=1, steps=2, hparams={"batch_size": 8}, device="cpu", out=tmp_path)
+    with pytest.warns(DeprecationWarning, match="number"):
+        assert [one.draw for one in tuning.tried] == [0]
 
 
 def test_the_command(
@@ -333,14 +356,15 @@ def test_the_command(
     result = commands(capsys)(*command, "--out", "model", "--json")
     told = json.loads(result.out)
     assert result.status == 0 and told["winner"] in ("ERM", "DAT") and told["model"] == "model"
-    model = dw.load("model")
+    model = dw.load_model("model")
     assert model.card.algorithm == told["winner"] and model.domains == ("clinic", "lab", "street")
     assert model.card.hparams == told["hparams"]
     shown = commands(capsys)(*command)
     assert shown.status == 0 and told["sentence"] in shown.out
     assert "selected by training-domain validation" in " ".join(shown.out.split()), "a caption may be broken into lines"
     estimate = commands(capsys)(*command, "--dry-run")
-    assert "6 runs: ERM, DAT, each of 3 domains left out" in estimate.err and "6 runs, 0 still to do" in estimate.out
+    assert "6 runs: ERM, DAT, each of 3 domains left out, 1 candidate each, 1 trial" in estimate.err
+    assert "6 runs, 0 still to do" in estimate.out
     estimate = commands(capsys)(*command, "--dry-run", "--json")
     assert json.loads(estimate.out) == {"runs": 6, "missing": 0, "seconds": 0, "workers": 2, "lacking": []}
     wrong = commands(capsys)("compare", "--data", "photos", "--dataset", "BackgroundDigits")

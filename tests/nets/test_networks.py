@@ -12,9 +12,10 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm, Problem
 from domainwise.core.errors import UserError
 from domainwise.nets import NETWORKS, pretrained_weights
+from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.protocol import spaces
-from helpers import CLASSES, advance, batches, make, weights
+from small_problems import CLASSES, advance, batches, make, weights
 
 BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 SIZES = {"18": 512, "50": 2048}
@@ -219,3 +220,11 @@ def test_the_page_on_networks_names_them_all_and_its_own_network_trains(
     finally:
         NETWORKS._things.pop("strided", None)
     assert 0 <= float(capsys.readouterr().out) <= 1
+
+
+def test_the_old_name_of_per_sample_is_still_heard_with_a_warning() -> None:
+    net = nn.Flatten()
+    assert not is_per_sample(net)
+    net.samples_apart = True
+    with pytest.warns(DeprecationWarning, match="per_sample"):
+        assert is_per_sample(net)

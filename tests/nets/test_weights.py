@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import domainwise as dw
-from domainwise.cli import main
+from commands import exit_status
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
@@ -49,13 +49,6 @@ def tiny() -> Iterator[str]:
     del NETWORKS._things["tiny"], NETWORKS._options["tiny"]
 
 
-def call(*arguments: object) -> int:
-    """The exit status of a command."""
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    return exit_.value.code or 0
-
-
 def tensors(channels: int = 3) -> dict[str, Tensor]:
     torch.manual_seed(7)
     return {"0.weight": torch.randn(4, channels, 3, 3), "0.bias": torch.randn(4)}
@@ -68,7 +61,7 @@ def environments() -> dw.Environments:
 
 
 def plan(name: str, **choices: object) -> dw.Run:
-    data = Dataset.of(environments())
+    data = Dataset.from_environments(environments())
     return dw.plan(data, "ERM", ["b"], network=name, steps=2, hparams={"batch_size": 4}, **choices)
 
 
@@ -78,7 +71,7 @@ def test_published_weights_are_planned_where_they_are_not(root: Path) -> None:
     assert weights.planned("resnet18-scratch") == weights.planned("mnist-cnn") == ""
     with pytest.raises(UserError, match=r"no weights resnet18-f37072fd.pth: .*domainwise weights get resnet18$"):
         weights.locate(weights.planned("resnet18"))
-    with pytest.raises(UserError, match=r"no weights resnet50_imagenet.safetensors: .*--weights$"):
+    with pytest.raises(UserError, match=r"no weights resnet50_imagenet.safetensors: .*give the path of the file$"):
         weights.planned("resnet50-v1")
     for known in weights.WEIGHTS.values():
         assert known.sha256[:8] in known.file, "torchvision's names carry the first 8 digits"
@@ -121,7 +114,7 @@ def test_a_run_starts_from_its_file_and_knows_it(root: Path, tiny: str, tmp_path
 
 def test_arm_copies_a_slice_of_the_pretrained_kernel(root: Path, tiny: str) -> None:
     save_file(tensors(), root / "tiny.safetensors")
-    run = dw.plan(Dataset.of(environments()), "ARM", ["b"], network=tiny, steps=1)
+    run = dw.plan(Dataset.from_environments(environments()), "ARM", ["b"], network=tiny, steps=1)
     kernel = Session(run, environments(), torch.device("cpu")).algorithm.network.features[0].weight
     assert torch.equal(kernel[:, :3], tensors()["0.weight"]) and torch.equal(kernel[:, 3], kernel[:, 0])
 
@@ -223,9 +216,9 @@ def test_planning_many_runs_reads_a_file_once(root: Path, tiny: str, monkeypatch
 
 def test_train_command_takes_a_file(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--dataset", "BackgroundDigits", "--algorithm", "ERM", "--steps", 1, "--out", tmp_path / "runs"]
-    assert call(*command, "--weights", "absent.pth") == 2 and "no weights absent.pth" in capsys.readouterr().err
+    assert exit_status(*command, "--weights", "absent.pth") == 2 and "no weights absent.pth" in capsys.readouterr().err
     save_file(tensors(), tmp_path / "other.safetensors")
-    assert call(*command, "--weights", tmp_path / "other.safetensors") == 2
+    assert exit_status(*command, "--weights", tmp_path / "other.safetensors") == 2
     assert "does not fit SmallConvNet: 4 keys missing" in capsys.readouterr().err
 
 
@@ -251,26 +244,26 @@ def test_get_fetches_by_checksum_and_list_shows_it(
     monkeypatch.setattr(weights.Weights, "url", f"http://127.0.0.1:{server.server_port}/resnet18.pth")
     monkeypatch.setitem(weights.WEIGHTS, "resnet18", weights.Weights("net.pth", "small", "free", digest, 5000))
     try:
-        assert call("weights", "get", "resnet18") == 0
+        assert exit_status("weights", "get", "resnet18") == 0
         assert (root / "weights" / "net.pth").read_bytes() == Handler.body
         assert weights.locate(weights.planned("resnet18")) == root / "weights" / "net.pth"
         (root / "weights" / "net.pth").unlink()
         monkeypatch.setattr(Handler, "body", bytes(5000))
-        assert call("weights", "get", "resnet18") == 2 and "checksum" in capsys.readouterr().err
+        assert exit_status("weights", "get", "resnet18") == 2 and "checksum" in capsys.readouterr().err
         assert not (root / "weights" / "net.pth").exists()
     finally:
         server.shutdown()
         server.server_close()
     for name, words in (("resnet19", "did you mean 'resnet18'"), ("resnet50-v1", "not published as a file")):
-        assert call("weights", "get", name) == 2 and words in capsys.readouterr().err
+        assert exit_status("weights", "get", name) == 2 and words in capsys.readouterr().err
 
     save_file(tensors(), root / "mine.safetensors")
-    assert call("weights", "list", "--json") == 0
+    assert exit_status("weights", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["weights"]["resnet18"]["path"] == "" and "0.485" in listed["normalisation"]
     assert listed["weights"]["resnet50"]["networks"] == ["resnet50", "resnet50-live"]
     assert listed["other_files"] == [str(root / "mine.safetensors")]
-    assert call("weights", "list") == 0
+    assert exit_status("weights", "list") == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("resnet50-v1", "mine.safetensors", "BSD-3-Clause", "mean (0.485"))
 

@@ -1,15 +1,12 @@
 """The paper's search spaces, and the page of methods against the source."""
 
-from pathlib import Path
-
 import pytest
 
+from documents import ROOT
 from domainwise.algorithms import ALGORITHMS
 from domainwise.protocol.spaces import LogUniform, draw
 from domainwise.sweep.spaces import BALLS, paper_space
 from methods_page import Page, methods_page
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(

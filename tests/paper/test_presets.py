@@ -8,8 +8,9 @@ from domainwise.core.errors import UserError
 from domainwise.core.seeds import uniform
 from domainwise.data.catalogue import DATASETS
 from domainwise.paper.conditions import CLEAN, planned_differences
-from domainwise.paper.presets import Smaller, reproduction
+from domainwise.paper.presets import reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable, find_table
+from domainwise.protocol.options import TrainingOptions
 from domainwise.sweep.plan import planned_runs
 
 
@@ -41,24 +42,25 @@ CASES = [(line.split()[0], *case.split()[-3:]) for line in STEPS.strip().splitli
 def test_steps(table: str, dataset: str, algorithm: str, number: str) -> None:
     steps = None if number == "-" else int(number)
     (plan,) = reproduction(table, dataset=dataset, algorithms=[algorithm])
-    assert plan.steps == steps and plan.space == "paper" and plan.setting == find_table(table).published[0].setting
+    assert plan.options.steps == steps and plan.space == "paper"
+    assert plan.setting == find_table(table).published[0].setting
     assert plan.runs()[0].steps == (steps or DATASETS[dataset].steps)
 
 
 def test_nico_caps_the_loss_of_the_ascent_and_is_not_pretrained() -> None:
     for plan in reproduction("bench", dataset="NICO"):
         adversarial = plan.algorithms[0] in ("AT", "UAT", "DAT")
-        assert plan.hparams == ({"loss_cap": 2.0} if adversarial else {})
+        assert plan.options.hparams == ({"loss_cap": 2.0} if adversarial else {})
         run = plan.runs()[0]
         assert run.network == "resnet18-scratch" and run.hparams.get("loss_cap") == (2.0 if adversarial else None)
-    assert all(not plan.hparams for plan in reproduction("bench") if plan.dataset != "NICO")
+    assert all(not plan.options.hparams for plan in reproduction("bench") if plan.dataset != "NICO")
     (single,) = reproduction("single", dataset="NICO", algorithms=["DAT"])
-    assert single.hparams == {"loss_cap": 2.0}
+    assert single.options.hparams == {"loss_cap": 2.0}
 
 
 def test_networks() -> None:
-    assert {p.network for p in reproduction("bench", dataset="PACS")} == {"resnet18"}
-    assert {p.network for p in (*reproduction("bench", dataset="ColoredMNIST"), *reproduction("db"))} == {None}
+    assert {p.options.network for p in reproduction("bench", dataset="PACS")} == {"resnet18"}
+    assert {p.options.network for p in (*reproduction("bench", dataset="ColoredMNIST"), *reproduction("db"))} == {None}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_networks() -> None:
 def test_ablations_are_searches_of_their_own(
     table: str, norm: str, ranges: list[tuple[tuple[float, float], tuple[float, float]]]
 ) -> None:
-    plans = reproduction(table, Smaller(draws=3, trials=1))
+    plans = reproduction(table, draws=3, trials=1)
     assert [(plan.ranges["eps"], plan.ranges["alpha"]) for plan in plans] == ranges
     assert len({plan.variant for plan in plans}) == len(ranges)
     for plan, limits in zip(plans, ranges, strict=True):
@@ -110,13 +112,14 @@ START = "a random start for weights resnet50-0676ba61.pth (0676ba61)"
 def test_it_is_said_what_is_smaller_than_the_papers_or_other(
     table: str, part: dict[str, Any], smaller: dict[str, Any], words: list[str]
 ) -> None:
-    plans = reproduction(table, Smaller(**smaller), **part)
+    plans = reproduction(table, **smaller, **part)
     assert sorted(planned_differences(find_table(table), plans)) == sorted(words)
 
 
 def test_what_was_asked_for_is_what_is_run() -> None:
-    smaller = Smaller(1, 1, 2, "small-cnn", "bf16", "mine.pth#0123456789abcdef", 64)
-    runs = {run.dataset: run for plan in reproduction("bench", smaller) for run in plan.runs()}
+    weights = "mine.pth#0123456789abcdef"
+    options = TrainingOptions(steps=2, network="small-cnn", precision="bf16", weights=weights, image_size=64)
+    runs = {run.dataset: run for plan in reproduction("bench", options, draws=1, trials=1) for run in plan.runs()}
     facts = {(run.network, run.precision, run.steps, run.weights) for run in runs.values()}
     assert facts == {("small-cnn", "bf16", 2, "")}
     sizes = {name: run.image_size for name, run in runs.items()}
@@ -125,7 +128,7 @@ def test_what_was_asked_for_is_what_is_run() -> None:
 
 def test_fewer_steps_never_means_more_for_another_algorithm() -> None:
     """8,001 steps are fewer than DAT's 10,001 on CMNIST, but more than ERM's 5,001."""
-    steps = {plan.algorithms[0]: plan.runs()[0].steps for plan in reproduction("cmnist", Smaller(steps=8_001))}
+    steps = {plan.algorithms[0]: plan.runs()[0].steps for plan in reproduction("cmnist", steps=8_001)}
     assert steps["DAT"] == 8_001 and steps["ERM"] == 5_001
 
 
@@ -135,9 +138,9 @@ def test_fewer_steps_never_means_more_for_another_algorithm() -> None:
         ({"name": "table99"}, "unknown table of the paper 'table99'"),
         ({"name": "cmnist", "dataset": "PACS"}, "unknown dataset of table cmnist 'PACS'"),
         ({"name": "cmnist", "algorithms": ["DAP"]}, "unknown algorithm of table cmnist 'DAP': did you mean 'DAT'"),
-        ({"name": "cmnist", "smaller": Smaller(draws=0)}, "--hparams must be at least 1"),
-        ({"name": "cmnist", "smaller": Smaller(trials=0)}, "--trials must be at least 1"),
-        ({"name": "db", "smaller": Smaller(image_size=7)}, "must be at least 8 pixels"),
+        ({"name": "cmnist", "draws": 0}, "draws must be at least 1"),
+        ({"name": "cmnist", "trials": 0}, "trials must be at least 1"),
+        ({"name": "db", "image_size": 7}, "must be at least 8 pixels"),
     ],
 )
 def test_impossible_reproductions(wrong: dict[str, Any], complaint: str) -> None:

@@ -4,7 +4,6 @@ Commands run as written, with fewer steps, draws and trials appended (a repeated
 `make`, whose targets install and test, only what it would do is asked.
 """
 
-import multiprocessing
 import os
 import re
 import shlex
@@ -13,21 +12,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from commands_page import commands_page
+from documents import BLOCK, PAGES, ROOT, blocks
 from domainwise.cli import main
 from domainwise.data.catalogue import DATASETS
-from folders import make_folder
-from processes import quick_context
-from registries import nothing_stays_registered  # noqa: F401 (a fixture)
-from small_data import small_data_root
+from small_datasets import make_folder, small_data_root
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
-BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 SHOWN_ONLY = ("toml", "bibtex", "text")
 """Kinds that nobody executes."""
 SMALLER = {
@@ -40,15 +33,6 @@ SMALLER = {
     "bench": "--batch-size 2 --seconds 0 --precisions fp32 --algorithms ERM --device cpu",
     "report": "--no-models",
 }
-
-
-class Block(NamedTuple):
-    kind: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    return [Block(m["kind"], m["text"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -96,7 +80,7 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         Path(target).write_text(capsys.readouterr().out)
 
 
-@pytest.mark.usefixtures("nothing_stays_registered")
+@pytest.mark.usefixtures("nothing_stays_registered", "quick_workers")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_runs(
     page: Path,
@@ -109,8 +93,6 @@ def test_every_block_runs(
     assert {block.kind for block in todo} <= {"python", "bash"}, "say of another kind that it is shown only"
     if not todo:
         pytest.skip("no block to run on this page")
-    context = quick_context()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda *_: context)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_DATA", str(small_data_root(tmp_path_factory.mktemp("data"))))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from documents import ROOT
 from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
 from domainwise.paper.tables import find_table
@@ -13,9 +14,8 @@ from domainwise.protocol.records import PenaltyRecord, RunFolder
 from domainwise.report.paper_comparison import ComparedCell
 from domainwise.report.publish import publish
 from generated_docs import PLACE, answer, filled, verdict
-from kept import COLOURS, colours, keep, sweep
+from handmade_records import COLOURS, colours, write_done_run, write_sweep
 
-ROOT = Path(__file__).parents[2]
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
 
 
@@ -42,7 +42,7 @@ def test_every_published_experiment_is_shown() -> None:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ERM and DAT on ColoredMNIST, two draws and trials: ERM has 50 % and 52 %, DAT ten more, on every domain."""
     folder = tmp_path_factory.mktemp("results")
-    publish(sweep(folder / "runs"), folder / "cmnist")
+    publish(write_sweep(folder / "runs"), folder / "cmnist")
     return folder
 
 
@@ -60,7 +60,7 @@ def test_cells_gaps_and_effort(root: Path) -> None:
 def test_numbers_as_if_runs_had_been_shorter_and_against_another(root: Path, tmp_path: Path) -> None:
     runs = [replace(colours("DAT", unseen), trial=trial) for unseen in COLOURS for trial in (0, 1)]
     for run in runs:
-        kept = keep(tmp_path / "runs", run, 0.7)
+        kept = write_done_run(tmp_path / "runs", run, 0.7)
         lines = kept.records_file.read_text().replace('"accuracy": 0.7', '"accuracy": 0.3', 1)
         kept.records_file.write_text(lines)
     publish(tmp_path / "runs", tmp_path / "short")
@@ -74,7 +74,7 @@ def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
     """All draws look alike where the rule looks, so that it takes the last."""
     for draw, accuracy in ((0, 0.7), (1, 0.6), (2, 0.8)):
         for unseen in COLOURS:
-            keep(tmp_path / "runs", replace(colours("DAT", unseen), draw=draw), accuracy)
+            write_done_run(tmp_path / "runs", replace(colours("DAT", unseen), draw=draw), accuracy)
     publish(tmp_path / "runs", tmp_path / "searched")
     found = [answer(tmp_path, f"mean searched DAT average oracle{more}") for more in (" draws=1", " draws=2", "")]
     assert found == ["70.0", "60.0", "80.0"]
@@ -89,7 +89,7 @@ def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
 
 def test_accuracy_where_a_method_trained(tmp_path: Path) -> None:
     for trial, accuracy in enumerate((0.6, 0.8)):
-        keep(tmp_path / "runs", replace(colours("DAT", "-90%"), trial=trial), 0.1, train_out=accuracy)
+        write_done_run(tmp_path / "runs", replace(colours("DAT", "-90%"), trial=trial), 0.1, train_out=accuracy)
     publish(tmp_path / "runs", tmp_path / "trained")
     assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 7.1"
     assert answer(tmp_path, "at_home trained DAT -90% out until=10") == "60.0 ± 0.0"
@@ -134,7 +134,7 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
     for trial in (1, 0):
         for draw in range(2):
             run = colours("DAT", "-90%", draw=draw, trial=trial)
-            kept = keep(tmp_path / "runs", run, 0.1 + 0.4 * trial, unseen_out=0.2 + 0.3 * draw)
+            kept = write_done_run(tmp_path / "runs", run, 0.1 + 0.4 * trial, unseen_out=0.2 + 0.3 * draw)
             use = ColourUse(everywhere, everywhere, 0.9 - 0.4 * draw * trial, 0.5, 0.5, 0.8, 6000)
             said = {"label": "0-4", "share": 1.0 if draw and trial else 0.5}
             kept.save_audit({"shortcut": vars(use), "commonest": said, "sentence": ""})
@@ -146,7 +146,7 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
 def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for size in (8, 16, 128):
         run = colours("DAT", "-90%", variant=f"batch_size {size}", hparams={"batch_size": size})
-        keep(tmp_path / "runs", run, size / 200)
+        write_done_run(tmp_path / "runs", run, size / 200)
     publish(tmp_path / "runs", tmp_path / "batch")
     rows = answer(tmp_path, "table batch oracle").splitlines()[2:5]
     assert [row.split(" | ")[0] for row in rows] == [f"| DAT (batch_size {size})" for size in (8, 16, 128)]
@@ -158,7 +158,7 @@ def test_penalties_at_the_end(tmp_path: Path, runs_differ_in: str) -> None:
     for algorithm, value in (("ERM", 4.0), ("DAT", 1.0)):
         for number in range(2):
             run = colours(algorithm, "-90%", track=("penalties",), **{runs_differ_in: number})
-            kept = keep(tmp_path / "runs", run, 0.5)
+            kept = write_done_run(tmp_path / "runs", run, 0.5)
             for step, factor in ((0, 100.0), (20, 1.0)):
                 pair = ((domain, factor * value * size) for domain, size in (("+90%", 0.5), ("+80%", 1.5 + number)))
                 kept.append_penalties([PenaltyRecord(run.id, step, domain, one, one, one, one) for domain, one in pair])
@@ -179,7 +179,7 @@ def test_places_in_lines_and_blocks(root: Path) -> None:
 
 def test_an_audit_is_read_back(tmp_path: Path) -> None:
     run = colours("ERM", "-90%")
-    keep(tmp_path, run, 0.5).save_audit({"sentence": "x"})
+    write_done_run(tmp_path, run, 0.5).save_audit({"sentence": "x"})
     assert RunFolder(tmp_path, run).read_audit() == {"sentence": "x"}
     RunFolder(tmp_path, run).audit_file.write_text("{")
     with pytest.raises(UserError, match="damaged"):

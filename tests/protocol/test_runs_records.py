@@ -6,7 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.protocol.records import Record, RunFolder, Status
-from domainwise.protocol.runs import FORMAT, Run
+from domainwise.protocol.runs import FORMAT, Run, added
 from domainwise.sweep.plan import plan_run
 
 PLAN = "plan_run('BackgroundDigits', 'DAT', ['scene3', 1], hparams={'eps': 2, 'norm': 'linf'}, trial=2, seed=7)"
@@ -119,6 +119,24 @@ def test_a_description_without_format_is_refused(run: Run) -> None:
         Run.from_description(description)
 
 
+@dataclass(frozen=True)
+class LargerRun(Run):
+    """A Run of a later version, with one field more."""
+
+    schedule: str = added("constant")
+
+    __hash__ = Run.__hash__
+
+
+def test_a_new_field_at_its_default_is_no_part_of_description_and_identity(run: Run) -> None:
+    later = LargerRun.from_description(run.describe())
+    assert isinstance(later, LargerRun) and later.schedule == "constant"
+    assert later.id == run.id and later.describe() == run.describe()
+    other = replace(later, schedule="cosine")
+    assert other.id != run.id and other.describe() == run.describe() | {"schedule": "cosine"}
+    assert LargerRun.from_description(json.loads(json.dumps(other.describe()))) == other
+
+
 # plans that cannot be
 
 GOOD: dict[str, Any] = {"dataset": "BackgroundDigits", "algorithm": "ERM", "test_domains": [0]}
@@ -142,7 +160,7 @@ def test_where_the_weights_lie_is_no_part_of_the_identity() -> None:
 def test_data_in_memory_is_described_for_a_run() -> None:
     generator = np.random.default_rng(0)
     images = {name: (generator.integers(0, 256, (9, 3, 8, 8), dtype=np.uint8), np.arange(9) % 2) for name in "ab"}
-    data = Dataset.of(Environments.from_arrays(images, name="mine"), steps=7)
+    data = Dataset.from_environments(Environments.from_arrays(images, name="mine"), steps=7)
     run = plan_run(data, "ERM", ["b"])
     assert (run.dataset, run.train_domains, run.steps, run.image_size) == ("mine", ("a",), 7, 8)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from curves import COLOURS, a_run, curve, facts, keep, rows
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol.selection import Column, Curve, Method, searches, select
 from domainwise.protocol.statistics import Difference, average, estimate, paired, selected
 from domainwise.sweep.collection import Collection, collect, with_companions
 from domainwise.sweep.plan import plan_run
+from handmade_records import COLOURS, a_run, curve, facts, rows, write_run
 from scores import by_column
 
 
@@ -174,8 +174,8 @@ def test_single_source_columns_name_both_domains() -> None:
 def test_evaluations_before_a_run_diverged_failed_or_was_stopped_count(tmp_path: Path, ended: str) -> None:
     """A rule chooses among evaluations, however their run ended; the oracle takes the last there is."""
     given = {f"{scene} out": [0.8, 0.7] for scene in SCENES} | {"scene1 in": [0.1, 0.2]}
-    keep(tmp_path, a_run(), given, ended, steps=(0, 10))
-    keep(tmp_path, a_run(draw=1))
+    write_run(tmp_path, a_run(), given, ended, steps=(0, 10))
+    write_run(tmp_path, a_run(draw=1))
     ((_, curves),) = collect(tmp_path).experiments().items()
     assert facts(select(curves, "scene1", "training-domain")) == (0, 0, 0.1)
     assert facts(select(curves, "scene1", "oracle")) == (0, 10, 0.2)
@@ -190,7 +190,7 @@ def test_draws_of_different_searches_are_not_pooled(other: dict[str, Any]) -> No
 
 def test_several_unseen_domains_of_a_dataset_with_roles_are_shown(tmp_path: Path, roles: Dataset) -> None:
     run = a_run("test1", "test2", dataset="Roles")
-    keep(tmp_path, run, {"test1 in": [0.1] * 3, "test2 in": [0.2] * 3})
+    write_run(tmp_path, run, {"test1 in": [0.1] * 3, "test2 in": [0.2] * 3})
     curves = [c for group in collect(tmp_path).experiments().values() for c in group]
     scores = selected(curves, "validation-domain").get(Method("ERM"), {})
     assert {column.unseen: by_trial[0] for column, by_trial in scores.items()} == pytest.approx(

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.axes import Axes
 from scipy import stats
 
-from domainwise.cli import main
+from commands import exit_status
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Method
@@ -333,17 +333,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("full"))
 
 
-def command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return stop.value.code if isinstance(stop.value.code, int) else 0
-
-
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_files_of_every_form_are_the_same_every_time(full: Path, tmp_path: Path, form: str, start: bytes) -> None:
     files = [tmp_path / f"{i}.{form}" for i in range(2)]
     for file in files:
-        assert command("figure", "norms", full, "--out", file) == 0
+        assert exit_status("figure", "norms", full, "--out", file) == 0
     assert files[0].read_bytes() == files[1].read_bytes() and files[0].read_bytes().startswith(start)
 
 
@@ -358,7 +352,7 @@ def test_every_figure_is_in_the_page_in_light_and_dark(full: Path, tmp_path: Pat
 
 def test_dots_beyond_number_become_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("domainwise.report.figures.ablations.RASTER", 2)
-    assert command("figure", "batch-size", fill(tmp_path), "--out", tmp_path / "a.svg") == 0
+    assert exit_status("figure", "batch-size", fill(tmp_path), "--out", tmp_path / "a.svg") == 0
     assert "data:image/png" in (tmp_path / "a.svg").read_text()
 
 
@@ -367,7 +361,7 @@ def test_too_few_runs_are_one_line_with_the_command_that_would_help(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(tmp_path, 0.5)
-    assert command("figure", name, tmp_path) == 2
+    assert exit_status("figure", name, tmp_path) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and "BackgroundDigits, this figure needs" in error
     assert f"--out {tmp_path}" in error and not list(tmp_path.glob("*.png"))
@@ -388,6 +382,6 @@ def test_mistakes_are_one_line(
     arguments: Sequence[str], says: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(full)
-    assert command("figure", *arguments) == 2
+    assert exit_status("figure", *arguments) == 2
     error = capsys.readouterr().err
     assert says in error and len(error.splitlines()) == 1

@@ -25,10 +25,10 @@ from domainwise.report.page.drawing import Bar, Scale, panels
 from domainwise.report.page.write import write_page
 from domainwise.sweep.commands import sweep_command, train_command
 from domainwise.sweep.domainbed import export_domainbed
-from domainwise.sweep.plan import Plan, plan_run
+from domainwise.sweep.plan import plan_run, plan_sweep
+from handmade_records import COLOURS
 
 NASTY = "<script>alert('x')</script>&\"'"
-COLOURS = ("+90%", "+80%", "-90%")
 
 
 def keep(folder: Path, run: Run, top: float, ended: str = "done") -> None:
@@ -135,7 +135,7 @@ def test_an_axis_of_accuracies_has_room(values: tuple[float, ...], low: float, h
 
 
 def test_an_unfinished_sweep_says_how_much_is_done_and_how_to_retry_what_failed(tmp_path: Path) -> None:
-    plan = Plan("ColoredMNIST", ("ERM", "DAT"), draws=1, trials=1, steps=41, evaluate_every=10)
+    plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=1, trials=1, steps=41, evaluate_every=10)
     plan.save(tmp_path)
     done, half, failed, diverged, *_ = plan.runs()
     keep(tmp_path, done, 0.8)
@@ -170,11 +170,12 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
             main(shlex.split(command)[1:])
 
     facts: dict[str, Any] = {"steps": 41, "test_domains": ("-90%",), "pairs": True, "hparams": {"eps": 2.0}}
-    plan = Plan("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
+    plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
     for precision in ("bf16", "fp32"):
-        follow(sweep_command(replace(plan, precision=precision), tmp_path))
-        assert made.pop() == [replace(plan, precision=precision)]
-    assert "--precision fp32" in str(sweep_command(replace(plan, precision="fp32"), tmp_path)), "a GPU's is another"
+        other = replace(plan, options=plan.options.changed(precision=precision))
+        follow(sweep_command(other, tmp_path))
+        assert made.pop() == [other]
+    assert "--precision fp32" in str(sweep_command(other, tmp_path)), "a GPU's is another"
     assert sweep_command(replace(plan, variant="l2"), tmp_path) is None
     unlike: dict[str, Any] = {"augmentation": "none", "network": "resnet18-live", "weights": "mine.pth#0123"}
     run = colours("DAT", "-90%", draw=3, trial=1, hparams={"eps": 0.5, "norm": "linf", "clip_low": None}, seed=4)

@@ -17,7 +17,7 @@ from domainwise.report.page import models
 from domainwise.report.page.models import ModelOptions
 from domainwise.report.page.write import write_page
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 UNSEEN = ("scene1", "scene2")
 

@@ -9,25 +9,19 @@ from typing import Any
 
 import pytest
 
-from commands import Command, commands, standard_json
+from commands import Command, standard_json
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.paper.conditions import CLEAN
-from domainwise.paper.presets import Smaller, reproduction
+from domainwise.paper.presets import reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable
+from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.report.paper_comparison import compare
 from domainwise.sweep.collection import collect
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import plan_run, planned_runs
 from domainwise.sweep.tables import tables
-from kept import COLOURS, colours, keep, sweep
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys)
+from handmade_records import COLOURS, colours, write_done_run, write_sweep
 
 
 def of_paper(cells: list[dict[str, Any]], **facts: object) -> list[dict[str, Any]]:
@@ -38,8 +32,8 @@ def of_paper(cells: list[dict[str, Any]], **facts: object) -> list[dict[str, Any
 def test_cells_are_matched_by_dataset_algorithm_domain_and_selection(
     domainwise: Command, tmp_path: Path, variant: str
 ) -> None:
-    sweep(tmp_path, variant=variant)
-    keep(tmp_path, plan_run("ColoredMNIST-embedded", "UAT", "+90%", steps=21, evaluate_every=20), 0.9)
+    write_sweep(tmp_path, variant=variant)
+    write_done_run(tmp_path, plan_run("ColoredMNIST-embedded", "UAT", "+90%", steps=21, evaluate_every=20), 0.9)
     found = standard_json(domainwise("table", tmp_path, "--paper", "cmnist", "--json").out)
     assert (found["number"], found["label"], len(found["cells"])) == ("9", "cmnist", 24)
     for algorithm, mean in (("ERM", 51.0), ("DAT", 61.0)):
@@ -54,7 +48,7 @@ def test_cells_are_matched_by_dataset_algorithm_domain_and_selection(
 
 
 def test_a_single_trial_has_no_error(domainwise: Command, tmp_path: Path) -> None:
-    keep(tmp_path, colours("ERM", "-90%"), 0.3)
+    write_done_run(tmp_path, colours("ERM", "-90%"), 0.3)
     cells = standard_json(domainwise("table", tmp_path, "--paper", "cmnist", "--json").out)["cells"]
     assert {cell["error"] for cell in of_paper(cells, algorithm="ERM", domain="-90%")} == {None}
 
@@ -64,7 +58,7 @@ def test_a_single_trial_has_no_error(domainwise: Command, tmp_path: Path) -> Non
 def test_what_was_not_run_is_marked(
     domainwise: Command, tmp_path: Path, paper: str, form: str, ours: int, missing: int
 ) -> None:
-    result = domainwise("table", sweep(tmp_path / "runs"), "--paper", paper, "--format", form)
+    result = domainwise("table", write_sweep(tmp_path / "runs"), "--paper", paper, "--format", form)
     assert result.status == 0 and result.err == ""
     lines = [
         line for line in result.out.replace(r"\pm", "±").splitlines() if "ColoredMNIST" in line or "not run" in line
@@ -77,7 +71,7 @@ def test_what_was_not_run_is_marked(
 
 
 def test_cells_as_comma_separated_values(domainwise: Command, tmp_path: Path) -> None:
-    result = domainwise("table", sweep(tmp_path / "runs"), "--paper", "cmnist", "--format", "csv")
+    result = domainwise("table", write_sweep(tmp_path / "runs"), "--paper", "cmnist", "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(result.out)))
     assert len(lines) == 24 and sum(line["our mean"] == line["steps"] == "" for line in lines) == 8
     (dat,) = [li for li in lines if (li["method"], li["domain"], li["selection"]) == ("DAT", "average", "oracle")]
@@ -88,8 +82,8 @@ def test_cells_as_comma_separated_values(domainwise: Command, tmp_path: Path) ->
 def test_every_cell_is_selected_by_the_rule_of_the_paper(tmp_path: Path) -> None:
     """Training domains prefer the first draw, the oracle the second."""
     for unseen in COLOURS:
-        keep(tmp_path, colours("DAT", unseen), 0.4, train_out=0.9)
-        keep(tmp_path, colours("DAT", unseen, draw=1), 0.7, unseen_out=0.9)
+        write_done_run(tmp_path, colours("DAT", unseen), 0.4, train_out=0.9)
+        write_done_run(tmp_path, colours("DAT", unseen, draw=1), 0.7, unseen_out=0.9)
     found = {c.paper.selection: c.mean for c in compare("cmnist", collect(tmp_path)).cells if str(c.method) == "DAT"}
     assert found == pytest.approx({"training-domain": 40.0, "oracle": 70.0})
     cells = {str(c.method): c for c in compare("table1", collect(tmp_path)).cells if c.paper.dataset == "ColoredMNIST"}
@@ -101,7 +95,7 @@ def test_methods_trained_for_different_numbers_of_steps_are_paired_in_one_table(
     """As ERM (5,001) and DAT (10,001) on CMNIST in the paper; a method searched twice keeps its tables apart."""
     for name, steps, accuracy in (("ERM", 21, 0.5), ("DAT", 201, 0.6)):
         for unseen in COLOURS:
-            keep(tmp_path, colours(name, unseen, steps=steps), accuracy)
+            write_done_run(tmp_path, colours(name, unseen, steps=steps), accuracy)
     (table,) = tables(collect(tmp_path), "oracle")
     assert [(str(row.method), row.steps) for row in table.rows] == [("ERM", 21), ("DAT", 201)]
     assert table.rows[1].difference is not None and table.rows[1].difference.mean == pytest.approx(10.0)
@@ -110,7 +104,7 @@ def test_methods_trained_for_different_numbers_of_steps_are_paired_in_one_table(
     unequal = replace(table, rows=(table.rows[0], replace(table.rows[1], draws=7)))
     assert unequal.caption.endswith("only rows with as many compare")
     for unseen in COLOURS:
-        keep(tmp_path, colours("DAT", unseen, steps=21), 0.4)
+        write_done_run(tmp_path, colours("DAT", unseen, steps=21), 0.4)
     assert [[str(row.method) for row in table.rows] for table in tables(collect(tmp_path), "oracle")] == [
         ["ERM", "DAT"],
         ["DAT"],
@@ -120,7 +114,7 @@ def test_methods_trained_for_different_numbers_of_steps_are_paired_in_one_table(
 def test_of_two_searches_the_one_with_more_steps_stands_beside_the_paper(tmp_path: Path) -> None:
     for steps, accuracy in ((21, 0.3), (201, 0.6)):
         for unseen in COLOURS:
-            keep(tmp_path, colours("DAT", unseen, steps=steps), accuracy)
+            write_done_run(tmp_path, colours("DAT", unseen, steps=steps), accuracy)
     (cell,) = [c for c in compare("bench", collect(tmp_path)).cells if c.mean is not None]
     assert cell.ours.steps == 201 and cell.mean == pytest.approx(60.0)
 
@@ -131,7 +125,7 @@ SINGLE = {("+90%", "+80%"): 0.8, ("+90%", "-90%"): 0.2, ("+80%", "+90%"): 0.9, (
 
 def test_single_source_beside_the_paper(tmp_path: Path) -> None:
     for (source, unseen), accuracy in SINGLE.items():
-        keep(tmp_path, colours("ERM", unseen, train_domains=[source], setting="single"), accuracy)
+        write_done_run(tmp_path, colours("ERM", unseen, train_domains=[source], setting="single"), accuracy)
     cells = {(c.paper.train, c.paper.domain): c.mean for c in compare("cmnistes", collect(tmp_path)).cells}
     assert {pair: cells[pair] for pair in SINGLE} == pytest.approx({pair: 100 * v for pair, v in SINGLE.items()})
     averages = {source: cells[source, "average"] for source in COLOURS}
@@ -157,7 +151,7 @@ def test_nico_from_a_single_source_has_an_average_over_its_training_domains(
 ) -> None:
     for source, accuracy in (("train1", 0.6), ("train2", 0.7)):
         run = plan_run("NICO", "DAT", "test", train_domains=[source], setting="single", steps=21, evaluate_every=20)
-        keep(tmp_path, run, accuracy)
+        write_done_run(tmp_path, run, accuracy)
     cells = [
         c for c in compare(table, collect(tmp_path)).cells if (c.paper.dataset, c.paper.algorithm) == ("NICO", "DAT")
     ]
@@ -165,7 +159,7 @@ def test_nico_from_a_single_source_has_an_average_over_its_training_domains(
 
 
 def test_algorithms_searched_in_the_papers_space_are_compared_too(tmp_path: Path) -> None:
-    (table,) = tables(collect(sweep(tmp_path, variant="paper")), "training-domain")
+    (table,) = tables(collect(write_sweep(tmp_path, variant="paper")), "training-domain")
     assert [str(row.method) for row in table.rows] == ["ERM (paper)", "DAT (paper)"]
     assert table.rows[1].difference is not None and table.rows[1].difference.n == 6
 
@@ -174,8 +168,8 @@ def test_algorithms_searched_in_the_papers_space_are_compared_too(tmp_path: Path
 def reproduce(domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command on a folder where all its runs are done."""
     monkeypatch.setattr(Settings, "check", lambda *_, **__: None)
-    for run in planned_runs(reproduction("cmnist", Smaller(1, 1, 21), algorithms=["DAT"])):
-        keep(tmp_path, run, 0.6)
+    for run in planned_runs(reproduction("cmnist", draws=1, trials=1, steps=21, algorithms=["DAT"])):
+        write_done_run(tmp_path, run, 0.6)
     size = ["--hparams", "1", "--trials", "1", "--steps", "21", "--algorithms", "DAT"]
     return lambda *options: domainwise("reproduce", "cmnist", *size, "--out", tmp_path, *options)
 
@@ -210,7 +204,7 @@ def test_a_reproduction_as_json_is_one_object(reproduce: Command) -> None:
 
 def test_an_average_of_some_domains_is_not_the_papers(tmp_path: Path) -> None:
     for unseen in COLOURS[:2]:
-        keep(tmp_path, colours("DAT", unseen), 0.6)
+        write_done_run(tmp_path, colours("DAT", unseen), 0.6)
     found = {c.paper.domain: c.mean for c in compare("cmnist", collect(tmp_path)).cells if str(c.method) == "DAT"}
     assert found == {"+90%": pytest.approx(60.0), "+80%": pytest.approx(60.0), "-90%": None, "average": None}
 
@@ -222,7 +216,7 @@ LAST = ("TerraIncognita", 0.4)
 def test_an_average_over_some_targets_of_a_source_is_not_the_papers(tmp_path: Path) -> None:
     """Digits without SVHN and SYN."""
     run = plan_run("Digits", "ERM", ["MNIST-M", "USPS"], train_domains=["MNIST"], steps=21, setting="single")
-    keep(tmp_path, run, 0.6)
+    write_done_run(tmp_path, run, 0.6)
     found = {
         str(row.column): row.mean for row in compare("dig", collect(tmp_path)).cells if row.paper.algorithm == "ERM"
     }
@@ -232,8 +226,8 @@ def test_an_average_over_some_targets_of_a_source_is_not_the_papers(tmp_path: Pa
 
 def test_the_average_over_datasets_is_there_once_all_were_run(tmp_path: Path) -> None:
     def search(name: str, accuracy: float, **smaller: Any) -> None:
-        for run in planned_runs(reproduction("db", Smaller(**smaller), dataset=name, algorithms=["DAT"])):
-            keep(tmp_path, run, accuracy)
+        for run in planned_runs(reproduction("db", **smaller, dataset=name, algorithms=["DAT"])):
+            write_done_run(tmp_path, run, accuracy)
 
     def over_datasets() -> Any:
         rows = compare("db", collect(tmp_path)).cells
@@ -252,9 +246,9 @@ def test_the_average_over_datasets_is_there_once_all_were_run(tmp_path: Path) ->
 
 
 def test_what_differs_is_told_from_the_records(domainwise: Command, tmp_path: Path) -> None:
-    smaller = Smaller(1, 1, 21, "small-cnn", "bf16", image_size=64)
-    for run in planned_runs(reproduction("db", smaller, dataset="PACS", algorithms=["ERM"])):
-        keep(tmp_path, run, 0.5)
+    options = TrainingOptions(steps=21, network="small-cnn", precision="bf16", image_size=64)
+    for run in planned_runs(reproduction("db", options, draws=1, trials=1, dataset="PACS", algorithms=["ERM"])):
+        write_done_run(tmp_path, run, 0.5)
     expected = [
         *("1 of 20 draws", "1 of 3 trials", "21 of 5001 steps", "small-cnn for resnet50"),
         *("a random start for weights resnet50-0676ba61.pth (0676ba61)", "bf16 for fp32", "64 pixels for 224 pixels"),
@@ -271,9 +265,9 @@ def test_what_differs_is_told_from_the_records(domainwise: Command, tmp_path: Pa
 
 def test_runs_on_images_of_different_size_stand_in_different_tables(tmp_path: Path) -> None:
     for size in (64, 96):
-        for run in planned_runs(reproduction("db", Smaller(1, 1, 21, image_size=size), dataset="PACS")):
+        for run in planned_runs(reproduction("db", draws=1, trials=1, steps=21, image_size=size, dataset="PACS")):
             if run.algorithm == "ERM":
-                keep(tmp_path, run, 0.5)
+                write_done_run(tmp_path, run, 0.5)
     assert sorted(table.image_size for table in tables(collect(tmp_path), "training-domain")) == [64, 96]
 
 
@@ -298,7 +292,7 @@ def test_a_dry_run_for_a_cluster_does_not_need_its_device(domainwise: Command, t
     small = ("--dataset", "BackgroundDigits", "--hparams", 1, "--trials", 1)
     result = domainwise("sweep", *small, "--device", "cuda", "--on", "slurm", "--dry-run")
     assert result.status == 0
-    assert "time not estimated (--device cuda: no CUDA device" in result.out or "in all, on machines" in result.out
+    assert "time not estimated (no CUDA device" in result.out or "in all, on machines" in result.out
 
 
 @pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)

@@ -23,13 +23,18 @@ class Result(NamedTuple):
 Command = Callable[..., Result]
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
-    """Exit status, standard output and error of one command."""
-    capsys.readouterr()
+def exit_status(*arguments: object) -> int:
+    """The exit status of one command; capsys has its output."""
     with pytest.raises(SystemExit) as stop:
         main([str(argument) for argument in arguments])
     code = stop.value.code
-    return Result(code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr())
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
+    """Exit status, standard output and error of one command."""
+    capsys.readouterr()
+    return Result(exit_status(*arguments), *capsys.readouterr())
 
 
 def commands(capsys: pytest.CaptureFixture[str]) -> Command:

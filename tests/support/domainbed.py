@@ -14,6 +14,7 @@ from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import Collection
 from domainwise.sweep.tables import AccuracyTable, tables
+from handmade_records import evaluated_splits
 
 RULES = ("training-domain", "leave-one-domain-out", "oracle")
 ENVS = 3
@@ -184,16 +185,13 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
 def ours(folder: Path, run: Run, status: str | None = "done", steps: tuple[int, ...] = (0, 100, 200)) -> Run:
     """Records of a run, as a training would have left them."""
     chance = random.Random(run.id)
-    kept = RunFolder(folder, run)
-    kept.create()
-    parts = [(domain, "out") for domain in run.train_domains]
-    parts += [(domain, split) for domain in (*run.validation_domains, *run.test_domains) for split in ("in", "out")]
-    if not run.held_out:
-        parts = [part for part in parts if part[1] == "in"]
+    run_folder = RunFolder(folder, run)
+    run_folder.create()
+    parts = [part for part in evaluated_splits(run) if run.held_out or part[1] == "in"]
     rows: list[Record | Status] = []
     for step in steps:
         rows += [Record(run.id, step, *part, chance.random(), 1.0, 2.0 + step / 10) for part in parts]
     if status is not None:
         rows.append(Status(run.id, steps[-1], status, ""))  # type: ignore[arg-type]
-    kept.append(rows)
+    run_folder.append(rows)
     return run

@@ -1,6 +1,7 @@
 """What tests of kernels share: numbers, comparisons, and where the kernels run (interpreted, if there is no GPU)."""
 
 import os
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -8,14 +9,14 @@ import torch
 from torch import Tensor
 
 from domainwise.engine.execution.isolation import arithmetic
-from domainwise.kernels import convolution
+from domainwise.kernels.registry import TRITON
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
-needs_triton = pytest.mark.skipif(not convolution.TRITON, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 CHECKS = ("test_schema", "test_faketensor")
 """What torch may be told of an operation: shapes, strides and dtypes of its results, and that it changes no input."""
@@ -27,6 +28,12 @@ def multiplied_bf16(tolerance: float) -> Any:
     """bf16 with its tolerance, for kernels that multiply matrices."""
     marks = pytest.mark.skipif(not GPU, reason="Triton's interpreter cannot multiply matrices of bf16")
     return pytest.param(torch.bfloat16, tolerance, marks=marks)
+
+
+def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets accelerated versions apply to tensors of a CPU, too."""
+    for module in ("adam", "augment", "convnet", "draw", "fold"):
+        monkeypatch.setattr(import_module(f"domainwise.kernels.{module}"), "on_gpu", lambda _: True)
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

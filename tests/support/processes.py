@@ -2,11 +2,13 @@
 
 import multiprocessing
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+
+import pytest
 
 PRELOADED = ["domainwise.sweep.local", "torch._dynamo", "pytest"]
 """What a worker imports, the optimiser's first step included: two seconds that only the server spends."""
@@ -18,6 +20,15 @@ def quick_context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Worker processes are forked instead of spawned: two seconds less for each."""
+    context = quick_context()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multiprocessing, "get_context", lambda *_: context)
+        yield
 
 
 def quick_server() -> str:

@@ -15,16 +15,16 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.engine.execution.capture import changing
-from domainwise.engine.execution.data_parallel import spread
-from domainwise.engine.execution.ranks import Crew, Lost, join
+from domainwise.engine.execution.capture import changing_tensors
+from domainwise.engine.execution.data_parallel import data_parallel
+from domainwise.engine.execution.ranks import RankFailed, Ranks, join_ranks
 from domainwise.engine.train import Interrupted, train
 from domainwise.nets.network import Network
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweep.plan import plan_run
-from helpers import CLASSES, SHAPE, advance, batches, features, make
 from processes import quick_context
+from small_problems import CLASSES, SHAPE, advance, batches, features, make
 
 SIZE, STEPS, BATCH = 2, 20, 5
 EVERY = sorted(ALGORITHMS)
@@ -35,7 +35,7 @@ def algorithm(name: str, dtype: torch.dtype = torch.float64, precision: str = "f
     """On the small problem, with an odd batch; what happens over time happens early, and there is dropout."""
     given = {key: value for key, value in SHORT.items() if key in ALGORITHMS[name].space}
     net = features()
-    net.samples_apart = True
+    net.per_sample = True
     network = Network(net, CLASSES, dropout=0.3, precision=precision)
     return make(name, net=network, dtype=dtype, batch_size=BATCH, **given, **hparams)
 
@@ -44,7 +44,7 @@ def after_steps(trained: Algorithm, dtype: torch.dtype = torch.float64) -> dict[
     """All that 20 steps have made of an algorithm, its moments and the next random numbers."""
     torch.manual_seed(5)
     losses = advance(trained, batches(STEPS, size=BATCH, dtype=dtype))
-    moments = {f"changing {number}": tensor.clone() for number, tensor in enumerate(changing(trained))}
+    moments = {f"changing {number}": tensor.clone() for number, tensor in enumerate(changing_tensors(trained))}
     random = {"torch": torch.rand(3), "noise": trained.random(3)}
     return trained.state_dict() | moments | random | {"losses": torch.stack(losses)}
 
@@ -73,71 +73,79 @@ def outcome_of(work: Callable[[], Any]) -> Any:
 def everything(rank: int, folder: Path) -> None:
     """The life of one of the two processes."""
     torch.set_num_threads(1)
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": SIZE, "LOCAL_WORLD_SIZE": SIZE, "TORCHELASTIC_RUN_ID": "t"}
-    os.environ.update({name: str(value) for name, value in ranks.items()})
+    environment = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": SIZE,
+        "LOCAL_WORLD_SIZE": SIZE,
+        "TORCHELASTIC_RUN_ID": "t",
+    }
+    os.environ.update({name: str(value) for name, value in environment.items()})
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=SIZE)
-    crew = join(torch.device("cpu"))
-    seen: dict[str, Any] = {"crew": (crew.rank, crew.size, crew.leads)}
+    ranks = join_ranks(torch.device("cpu"))
+    seen: dict[str, Any] = {"ranks": (ranks.rank, ranks.size, ranks.is_rank_zero)}
     for name in EVERY:
-        shared = algorithm(name)
-        spread(shared, crew, "small")
-        seen[name] = after_steps(shared)
-    seen |= {"shares": shares(crew)}
-    seen |= conversations(crew) | trainings(crew, folder)
+        divided = algorithm(name)
+        with data_parallel(divided, ranks):
+            seen[name] = after_steps(divided)
+    seen |= {"shares": shares(ranks)}
+    seen |= messages(ranks) | trainings(ranks, folder)
     torch.save(seen, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def shares(crew: Crew) -> list[int]:
+def shares(ranks: Ranks) -> list[int]:
     """How many samples this rank computes of batches of 15, 2 and 1."""
     rows: list[int] = []
-    shared = algorithm("ERM")
-    spread(shared, crew, "small")
-    shared.network.features[0].register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
-    for count in (15, 2, 1):
-        shared.network(torch.zeros(count, *SHAPE, dtype=torch.float64))
+    divided = algorithm("ERM")
+    divided.network.features[0].register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
+    with data_parallel(divided, ranks):
+        for count in (15, 2, 1):
+            divided.network(torch.zeros(count, *SHAPE, dtype=torch.float64))
     return rows
 
 
-def conversations(crew: Crew) -> dict[str, Any]:
-    """What ranks tell each other."""
-    mine = torch.arange(8.0).view(1, 2, 2, 2).contiguous(memory_format=torch.channels_last) + crew.rank
-    crew.follow([mine])
+def messages(ranks: Ranks) -> dict[str, Any]:
+    """What ranks send each other."""
+    mine = torch.arange(8.0).view(1, 2, 2, 2).contiguous(memory_format=torch.channels_last) + ranks.rank
+    ranks.broadcast([mine])
 
     def mistaken(rank: int) -> None:
-        with crew.unanimous():
-            if crew.rank == rank:
+        with ranks.all_succeed():
+            if ranks.rank == rank:
                 raise UserError(f"rank {rank} has no data")
 
     def failing() -> str:
         raise UserError("cannot write")
 
-    def led(work: Callable[[], str]) -> Any:
+    def result(work: Callable[[], str]) -> Any:
         try:
-            return crew.led(work)
-        except Lost:
-            return "lost"
+            return ranks.on_rank_zero(work)
+        except RankFailed:
+            return "failed"
         except UserError as error:
             return str(error)
 
     return {
-        "followed": mine,
-        "any": [crew.any(crew.rank == 1), crew.any(False), crew.any(True)],
-        "led": [led(lambda: f"by {crew.rank}"), led(failing), led(lambda: "and on")],
+        "broadcast": mine,
+        "any": [ranks.any(ranks.rank == 1), ranks.any(False), ranks.any(True)],
+        "rank zero": [result(lambda: f"by {ranks.rank}"), result(failing), result(lambda: "and on")],
         "mistakes": [outcome_of(lambda: mistaken(0)), outcome_of(lambda: mistaken(1)), outcome_of(lambda: mistaken(2))],
     }
 
 
 def touched(*_: object) -> None:
-    raise AssertionError("only the leader touches the run's folder")
+    raise AssertionError("only rank zero touches the run's folder")
 
 
-def trainings(crew: Crew, folder: Path) -> dict[str, Any]:
+def trainings(ranks: Ranks, folder: Path) -> dict[str, Any]:
     """Whole trainings: undisturbed, interrupted and continued, diverged, refused."""
     data = few()
-    own = folder / "out" if crew.leads else folder / "nowhere"  # only the leader's counts
-    for name in () if crew.leads else ("create", "reopen", "append", "save_checkpoint", "load_checkpoint", "finish"):
+    own = folder / "out" if ranks.is_rank_zero else folder / "nowhere"  # only that of rank zero is used
+    for name in (
+        () if ranks.is_rank_zero else ("create", "reopen", "append", "save_checkpoint", "load_checkpoint", "finish")
+    ):
         setattr(RunFolder, name, touched)
 
     def trained(which: Run, where: str, **settings: Any) -> Any:
@@ -145,7 +153,7 @@ def trainings(crew: Crew, folder: Path) -> dict[str, Any]:
         return ended.status.status, ended.status.step, [(r.step, r.accuracy, r.loss) for r in ended.records]
 
     def signal_to_one(step: int) -> None:
-        if step == 6 and crew.rank == 1:
+        if step == 6 and ranks.rank == 1:
             signal.raise_signal(signal.SIGTERM)
 
     steps: list[int] = []

@@ -22,11 +22,12 @@ from domainwise.protocol.runs import Run
 from domainwise.sweep import cluster as cluster_module
 from domainwise.sweep import ray as on_ray
 from domainwise.sweep import slurm
-from domainwise.sweep.cluster import Over, Refused, execute_on
+from domainwise.sweep.cluster import SubmissionRefused, TaskEnded, execute_on
 from domainwise.sweep.events import Settings
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
+from short_trainings import saved_results
 
-RUNS = Plan(
+RUNS = plan_sweep(
     "BackgroundDigits",
     ("ERM", "DAT"),
     draws=1,
@@ -38,21 +39,12 @@ RUNS = Plan(
 ).runs()
 
 
-def results(out: Path, runs: list[Run]) -> list[tuple[list[tuple[object, ...]], str]]:
-    found = []
-    for run in runs:
-        records, status = RunFolder(out, run).read()
-        assert status is not None
-        found.append(([(r.step, r.domain, r.split, r.accuracy, r.loss) for r in records], status.status))
-    return found
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[list[tuple[object, ...]], str]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed")
     for run in RUNS:
         train(run, out, device="cpu")
-    return results(out, RUNS)
+    return out
 
 
 @pytest.fixture
@@ -70,7 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     nodes.shutdown()
 
 
-def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed: object, tmp_path: Path) -> None:
+def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed: Path, tmp_path: Path) -> None:
     ends: dict[str, str] = {}
     removed = threading.Event()
     for event in on_ray.execute(RUNS, Settings(tmp_path, "cpu"), address=cluster.address):
@@ -81,7 +73,8 @@ def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed:
             removed.set()
             cluster.remove_node(cluster.second, allow_graceful=False)
     assert removed.is_set() and len(ends) == len(RUNS)
-    assert results(tmp_path, RUNS) == undisturbed
+    for run in RUNS:
+        assert saved_results(run, tmp_path) == saved_results(run, undisturbed)
     before = time.monotonic()
     again = list(on_ray.execute(RUNS, Settings(tmp_path, "cpu"), address=cluster.address))
     assert all(event.earlier for event in again) and time.monotonic() - before < 10
@@ -115,7 +108,7 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         before = time.monotonic()
-        with pytest.raises(UserError, match=f"--address {address}: no Ray cluster there"):
+        with pytest.raises(UserError, match=f"no Ray cluster at {address}"):
             on_ray.RayCluster(address)
         assert time.monotonic() - before < 5
 
@@ -125,7 +118,7 @@ def test_without_the_package_one_line_says_what_to_install(
     module: object, package: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"--on {place}.*pip install 'domainwise\[{place}\]'"):
+    with pytest.raises(UserError, match=rf"is not installed: pip install 'domainwise\[{place}\]'"):
         list(module.execute(RUNS, Settings(tmp_path)))
 
 
@@ -152,7 +145,7 @@ def test_a_task_on_ray_gets_a_gpu_where_there_are_some(
 class Obedient:
     """Takes one task at a time; what becomes of each is told beforehand."""
 
-    fates: list[Callable[[Run], Over]]
+    fates: list[Callable[[Run], TaskEnded]]
     capacity: int = 1
     poll_seconds: float = 0.0
     submissions: list[Run] = field(default_factory=list)
@@ -169,7 +162,7 @@ class Obedient:
         self.submissions.append(run)
         self.running.append(run)
 
-    def finished(self) -> list[Over]:
+    def finished(self) -> list[TaskEnded]:
         return [self.fates.pop(0)(self.running.pop(0))] if self.running else []
 
     def close(self) -> None:
@@ -177,12 +170,12 @@ class Obedient:
 
 
 @pytest.fixture
-def fates(tmp_path: Path) -> dict[str, Callable[[Run], Over]]:
-    def done(run: Run) -> Over:
+def fates(tmp_path: Path) -> dict[str, Callable[[Run], TaskEnded]]:
+    def done(run: Run) -> TaskEnded:
         folder = RunFolder(tmp_path, run)
         folder.create()
         folder.append([Status(run.id, run.steps - 1, "done", "")])
-        return Over(run)
+        return TaskEnded(run)
 
     def saved(run: Run) -> None:
         folder = RunFolder(tmp_path, run)
@@ -193,9 +186,9 @@ def fates(tmp_path: Path) -> dict[str, Callable[[Run], Over]]:
 
     return {
         "done": done,
-        "lost": lambda run: Over(run, "its node died"),
-        "time limit": lambda run: saved(run) or Over(run),
-        "cancelled": lambda run: saved(run) or Over(run, "job 7 cancelled", cancelled=True),
+        "lost": lambda run: TaskEnded(run, "its node died"),
+        "time limit": lambda run: saved(run) or TaskEnded(run),
+        "cancelled": lambda run: saved(run) or TaskEnded(run, "job 7 cancelled", cancelled=True),
     }
 
 
@@ -210,7 +203,7 @@ def fates(tmp_path: Path) -> dict[str, Callable[[Run], Over]]:
     ],
 )
 def test_a_lost_task_is_repeated_within_bounds_and_for_ever_while_it_gets_on(
-    story: list[str], end: str, reason: str, fates: dict[str, Callable[[Run], Over]], tmp_path: Path
+    story: list[str], end: str, reason: str, fates: dict[str, Callable[[Run], TaskEnded]], tmp_path: Path
 ) -> None:
     obedient = Obedient([fates[word] for word in story])
     (last,) = execute_on(obedient, RUNS[:1], Settings(tmp_path, "cpu"))
@@ -219,14 +212,14 @@ def test_a_lost_task_is_repeated_within_bounds_and_for_ever_while_it_gets_on(
 
 
 def test_a_full_cluster_is_waited_for_but_one_that_takes_nothing_is_an_error(
-    fates: dict[str, Callable[[Run], Over]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fates: dict[str, Callable[[Run], TaskEnded]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     obedient = Obedient([fates["done"]] * 3, capacity=3)
     take = obedient.submit
 
     def full_with_one(run: Run, settings: Settings) -> None:
         if obedient.running:
-            raise Refused("no more than one")
+            raise SubmissionRefused("no more than one")
         take(run, settings)
 
     monkeypatch.setattr(obedient, "submit", full_with_one)
@@ -234,7 +227,7 @@ def test_a_full_cluster_is_waited_for_but_one_that_takes_nothing_is_an_error(
     assert ends == RUNS[:3] == obedient.submissions
 
     def closed(run: Run, settings: Settings) -> None:
-        raise Refused("no such partition")
+        raise SubmissionRefused("no such partition")
 
     monkeypatch.setattr(obedient, "submit", closed)
     with pytest.raises(UserError, match="no such partition"):
@@ -242,7 +235,7 @@ def test_a_full_cluster_is_waited_for_but_one_that_takes_nothing_is_an_error(
 
 
 def test_what_others_do_is_waited_for_and_what_is_queued_is_not_submitted_again(
-    fates: dict[str, Callable[[Run], Over]], tmp_path: Path
+    fates: dict[str, Callable[[Run], TaskEnded]], tmp_path: Path
 ) -> None:
     held, queued = RUNS[:2]
     obedient = Obedient([fates["lost"], fates["done"], fates["done"]], adopted=(queued,))

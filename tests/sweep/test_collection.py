@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import kept
-from curves import a_run, keep, rows
 from domainwise.core.errors import UserError
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
 from domainwise.sweep.collection import Collection, collect, read_curve, with_companions
+from handmade_records import a_run, colours, rows, write_done_run, write_run
 
 
 def test_every_run_of_a_folder_is_found_ended_or_not(tmp_path: Path) -> None:
     runs = [a_run(draw=draw) for draw in range(4)]
     for run, ended in zip(runs, ("done", "diverged", "failed", ""), strict=True):
-        keep(tmp_path, run, ended=ended)
+        write_run(tmp_path, run, ended=ended)
     RunFolder(tmp_path, a_run(draw=4)).create()
     found = collect(tmp_path)
     assert {c.run for c in found.curves} == set(runs) and found.notes == (), "one that was never judged has no curve"
@@ -39,7 +38,7 @@ def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
 
 
 def test_foreign_files_and_folders_are_left_alone(tmp_path: Path) -> None:
-    kept = keep(tmp_path, a_run())
+    kept = write_run(tmp_path, a_run())
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "plans").mkdir()
@@ -51,7 +50,7 @@ def test_foreign_files_and_folders_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_short_counts_up_to_its_last_whole_evaluation(tmp_path: Path) -> None:
-    kept = keep(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]}, ended="")
+    kept = write_run(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]}, ended="")
     whole = kept.records_file.read_bytes()
     kept.records_file.write_bytes(whole[:-7])
     (found,) = collect(tmp_path).curves
@@ -61,8 +60,8 @@ def test_a_file_cut_short_counts_up_to_its_last_whole_evaluation(tmp_path: Path)
 
 
 def test_the_folder_of_one_run_holds_that_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(tmp_path, a_run(trial=1))
-    kept = keep(tmp_path, a_run())
+    write_run(tmp_path, a_run(trial=1))
+    kept = write_run(tmp_path, a_run())
     assert collect(kept.path).runs == (kept.run,) and collect(kept.path).curves[0].steps
     monkeypatch.chdir(kept.path)
     assert collect(Path()).runs == (kept.run,)
@@ -85,7 +84,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
 def test_a_foreign_run_is_passed_over_with_a_note_and_the_rest_is_read(tmp_path: Path, text: str) -> None:
-    good = keep(tmp_path, a_run())
+    good = write_run(tmp_path, a_run())
     (tmp_path / "0foreign").mkdir()
     (tmp_path / "0foreign" / "run.json").write_bytes(text.encode("latin-1"))
     found = collect(tmp_path)
@@ -110,7 +109,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("line", DAMAGE.values(), ids=DAMAGE)
 def test_damaged_records_are_passed_over_with_a_note_and_the_rest_is_read(tmp_path: Path, line: bytes) -> None:
-    good, bad = keep(tmp_path, a_run()), keep(tmp_path, a_run(draw=1))
+    good, bad = write_run(tmp_path, a_run()), write_run(tmp_path, a_run(draw=1))
     _, *rest = bad.records_file.read_bytes().split(b"\n")
     bad.records_file.write_bytes(b"\n".join([line, *rest]))
     found = collect(tmp_path)
@@ -122,7 +121,7 @@ def test_damaged_records_are_passed_over_with_a_note_and_the_rest_is_read(tmp_pa
 def test_a_curve_has_the_companions_of_its_own_settings(tmp_path: Path) -> None:
     for eps in (1.0, 9.0):
         for unseen in (["-90%"], ["-90%", "+80%"], ["-90%", "+90%"]):
-            kept.keep(tmp_path, kept.colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+            write_done_run(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
     curves = with_companions(collect(tmp_path).curves)
     assert len(curves) == 2 and all(set(curve.companions) == {"+80%", "+90%"} for curve in curves)
     for curve in curves:
@@ -130,7 +129,7 @@ def test_a_curve_has_the_companions_of_its_own_settings(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_a_runs_folder_is_not_counted_twice(tmp_path: Path) -> None:
-    kept = keep(tmp_path, a_run())
+    kept = write_run(tmp_path, a_run())
     shutil.copytree(kept.path, tmp_path / f"{kept.run.id} (copy)")
     found = collect(tmp_path)
     assert [c.run for c in found.curves] == [kept.run]

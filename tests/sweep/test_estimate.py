@@ -9,7 +9,7 @@ import torch
 from domainwise.protocol.runs import Run
 from domainwise.sweep import estimate
 from domainwise.sweep.plan import plan_run
-from folders import make_folder
+from small_datasets import make_folder
 
 PARTS = {("lab", "in"): torch.arange(250), ("clinic", "out"): torch.arange(50)}
 """What an evaluation judges."""
@@ -38,7 +38,7 @@ class Clock:
         assert run.weights == "", "no file is needed"
         return Session()
 
-    def judge(self, _: object, __: object, sample: dict[tuple[str, str], torch.Tensor], ___: object) -> None:
+    def evaluate(self, _: object, __: object, sample: dict[tuple[str, str], torch.Tensor], ___: object) -> None:
         self.judged.append(sum(map(len, sample.values())))
         self.now += 0.5 * self.judged[-1]
 
@@ -69,8 +69,8 @@ def test_steps_and_evaluations_are_timed_once_and_in_proportion(
     clock = Clock(per_image, first)
     monkeypatch.setattr(estimate, "pick_device", lambda _: torch.device(place))
     monkeypatch.setattr(estimate, "Session", clock.session)
-    monkeypatch.setattr(estimate, "judge", clock.judge)
-    monkeypatch.setattr(estimate, "parts_to_judge", lambda *_: PARTS)
+    monkeypatch.setattr(estimate, "evaluate", clock.evaluate)
+    monkeypatch.setattr(estimate, "splits_to_evaluate", lambda *_: PARTS)
     monkeypatch.setattr(estimate, "_now", lambda _: clock.now)
     more: dict[str, Any] = {"network": "small-cnn", "steps": 10, "image_size": size}
     photos = str(make_folder(tmp_path / "photos"))

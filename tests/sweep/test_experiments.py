@@ -12,9 +12,9 @@ import pytest
 import typer.main
 
 from commands import commands
+from documents import ROOT
 from domainwise.cli import app
 
-ROOT = Path(__file__).parents[2]
 NAMES = re.findall(r"^EXPERIMENTS := (.*)$", (ROOT / "experiments.mk").read_text(), re.MULTILINE)[0].split()
 """Those that can be published and continued."""
 

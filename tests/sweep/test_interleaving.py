@@ -1,16 +1,17 @@
-"""Runs that take turns in one process: each the same, bit by bit, as alone; none harmed by another."""
+"""Interleaved runs in one process: each the same, bit by bit, as alone; none harmed by another."""
 
-import multiprocessing
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+import short_trainings
 from domainwise.algorithms.adversarial import UAT
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
@@ -18,21 +19,15 @@ from domainwise.core.locks import RunLock
 from domainwise.engine.evaluation import Evaluator
 from domainwise.engine.execution.isolation import RunContext, arithmetic
 from domainwise.engine.train import train
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep import local
 from domainwise.sweep.events import Settings
-from domainwise.sweep.interleaving import News, Turns
+from domainwise.sweep.interleaving import InterleavedRuns, RunUpdate
 from domainwise.sweep.local import _Pool, execute
-from domainwise.sweep.plan import plan_run
-from processes import quick_context
+from short_trainings import saved_results
 
-
-def plan(algorithm: str, trial: int = 0, steps: int = 8, **hparams: object) -> Run:
-    given = {"batch_size": 4, "dropout": 0.3, **hparams}
-    return plan_run("BackgroundDigits", algorithm, [0], hparams=given, trial=trial, steps=steps, evaluate_every=100)
-
-
+plan = partial(short_trainings.plan, dropout=0.3, evaluate_every=100)
 RUNS = (plan("DAT"), plan("ERM", steps=5), plan("AT", steps=3), plan("Mixup", trial=1), plan("DANN"))
 
 
@@ -45,22 +40,18 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    folder = RunFolder(out, run)
-    records, status = folder.read()
-    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
-
-
-def in_turns(runs: tuple[Run, ...], out: Path, each_round: Callable[[Turns], object] = lambda _: None) -> list[News]:
-    """All that was told until nothing is left to do."""
-    turns = Turns(Settings(out, device="cpu", retry=True))
+def interleaved(
+    runs: tuple[Run, ...], out: Path, each_round: Callable[[InterleavedRuns], object] = lambda _: None
+) -> list[RunUpdate]:
+    """All updates until nothing is left to do."""
+    in_progress = InterleavedRuns(Settings(out, device="cpu", retry=True))
     for run in runs:
-        turns.take_in(run)
-    told: list[News] = []
-    while turns.trainings:
-        told += [news for _, news in turns.round()]
-        each_round(turns)
-    return told
+        in_progress.add(run)
+    updates: list[RunUpdate] = []
+    while in_progress.trainings:
+        updates += [update for _, update in in_progress.step_all()]
+        each_round(in_progress)
+    return updates
 
 
 def test_all_ask_for_their_scores_before_anybody_waits_for_them(
@@ -72,17 +63,17 @@ def test_all_ask_for_their_scores_before_anybody_waits_for_them(
         do = getattr(Evaluator, what)
         return lambda judge: asked_and_heard.append(what) or do(judge)  # type: ignore[func-returns-value]
 
-    for what in ("ask", "answers"):
+    for what in ("launch", "results"):
         monkeypatch.setattr(Evaluator, what, watched(what))
-    in_turns((plan("ERM", steps=1), plan("DAT", steps=1)), tmp_path)
-    assert asked_and_heard == ["ask", "ask", "answers", "answers"]
+    interleaved((plan("ERM", steps=1), plan("DAT", steps=1)), tmp_path)
+    assert asked_and_heard == ["launch", "launch", "results", "results"]
 
 
-def test_in_turns_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> None:
-    told = in_turns(RUNS, tmp_path)
-    assert sum(isinstance(news, int) for news in told) == sum(run.steps for run in RUNS)
+def test_interleaved_each_run_is_as_it_is_alone(tmp_path: Path, alone: Path) -> None:
+    updates = interleaved(RUNS, tmp_path)
+    assert sum(isinstance(update, int) for update in updates) == sum(run.steps for run in RUNS)
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone), str(run)
+        assert saved_results(run, tmp_path) == saved_results(run, alone), str(run)
 
 
 def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +84,7 @@ def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatc
     def explode(*_: object) -> None:
         raise RuntimeError("broken\nfor good")
 
-    def break_third_step(turns: Turns) -> None:
+    def break_third_step(_: InterleavedRuns) -> None:
         break_third_step.rounds += 1
         if break_third_step.rounds == 2:
             monkeypatch.setattr("domainwise.algorithms.adversarial.UAT.step", explode)
@@ -101,13 +92,13 @@ def test_a_run_that_fails_harms_no_other(tmp_path: Path, alone: Path, monkeypatc
     break_third_step.rounds = 0
     RunFolder(tmp_path, taken).create()
     with RunLock(RunFolder(tmp_path, taken).path):
-        told = in_turns((impossible, RUNS[0], breaking, taken, RUNS[3]), tmp_path, break_third_step)
-    ends = {news.run: news for news in told if isinstance(news, Status)}
-    assert "elsewhere" in told and taken.id not in ends
+        updates = interleaved((impossible, RUNS[0], breaking, taken, RUNS[3]), tmp_path, break_third_step)
+    ends = {update.run: update for update in updates if isinstance(update, Status)}
+    assert "locked" in updates and taken.id not in ends
     assert ends[impossible.id].status == "failed" and "dropout" in ends[impossible.id].reason
     assert ends[breaking.id].reason == "RuntimeError: broken for good"
     for run in (RUNS[0], RUNS[3]):
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
@@ -121,10 +112,10 @@ def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
 
     monkeypatch.setattr("domainwise.algorithms.adversarial.UAT.step", explode)
     big = plan("UAT")
-    told = in_turns((big, RUNS[0]), tmp_path)
-    assert "crowded" in told and RunFolder(tmp_path, big).status() is None
-    assert left(RUNS[0], tmp_path) == left(RUNS[0], alone)
-    (end,) = in_turns((big,), tmp_path)
+    updates = interleaved((big, RUNS[0]), tmp_path)
+    assert "out of memory" in updates and RunFolder(tmp_path, big).status() is None
+    assert saved_results(RUNS[0], tmp_path) == saved_results(RUNS[0], alone)
+    (end,) = interleaved((big,), tmp_path)
     assert isinstance(end, Status) and end.status == "failed"
     assert "CUDA out of memory; lower batch_size" in end.reason
     with pytest.raises(UserError, match="CUDA out of memory"):
@@ -133,38 +124,37 @@ def test_a_run_without_memory_frees_what_it_held_and_is_tried_alone(
 
 
 def test_what_lost_its_worker_or_had_no_room_is_next_trained_alone(tmp_path: Path) -> None:
-    pool = _Pool(deque(), Settings(tmp_path), 0, turns=2)
+    pool = _Pool(deque(), Settings(tmp_path), 0, runs_per_worker=2)
     free, with_one = SimpleNamespace(runs={}), SimpleNamespace(runs={RUNS[0].id: RUNS[0]})
     pool.attempts[RUNS[0]] = 1
-    assert pool.room(free, RUNS[1]) and pool.room(with_one, RUNS[1])
+    assert pool.has_room(free, RUNS[1]) and pool.has_room(with_one, RUNS[1])
     pool.attempts[RUNS[1]] = 1
-    assert pool.room(free, RUNS[1]) and not pool.room(with_one, RUNS[1])
+    assert pool.has_room(free, RUNS[1]) and not pool.has_room(with_one, RUNS[1])
     pool.attempts[RUNS[0]] = 2
-    assert not pool.room(with_one, RUNS[2]), "and nobody joins it"
+    assert not pool.has_room(with_one, RUNS[2]), "and nobody joins it"
 
 
 def test_all_save_when_they_are_stopped_and_go_on_later(tmp_path: Path, alone: Path) -> None:
-    told = in_turns(RUNS, tmp_path, lambda turns: turns.stop())
-    assert told == [0] * len(RUNS), "each made one step, and nothing was told of the interruption"
+    updates = interleaved(RUNS, tmp_path, lambda in_progress: in_progress.stop())
+    assert updates == [0] * len(RUNS), "each made one step, and no update tells of the interruption"
     for run in RUNS:
         checkpoint = RunFolder(tmp_path, run).load_checkpoint()
         assert checkpoint is not None and checkpoint["next_step"] == 1
-    in_turns(RUNS, tmp_path)
+    interleaved(RUNS, tmp_path)
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
-def test_a_workers_runs_take_turns(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though all news come through one pipe, each is told of its own run."""
-    context = quick_context()
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+@pytest.mark.usefixtures("quick_workers")
+def test_a_workers_runs_are_interleaved(tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All updates come through one pipe, and each is attributed to its run."""
     monkeypatch.setattr(local, "REPORT_SECONDS", 0.0)
     steps: dict[Run, list[int]] = {run: [] for run in RUNS}
     for event in execute(RUNS, Settings(tmp_path, "cpu"), workers=1, per_gpu=3):
         steps[event.run].append(event.step)
     assert all(seen[-1] == run.steps - 1 and seen == sorted(seen) for run, seen in steps.items())
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, alone)
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_random_states_are_swapped_in_and_out() -> None:

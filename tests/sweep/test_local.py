@@ -10,11 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+import short_trainings
 from domainwise.core.errors import UserError
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
@@ -22,28 +24,22 @@ from domainwise.sweep import local
 from domainwise.sweep.events import Event, Settings, mark_failed
 from domainwise.sweep.local import execute
 from domainwise.sweep.plan import plan_run
-from domainwise.sweep.status import standing
-from processes import alive, all_gone, quick_context
-
-
-def plan(algorithm: str, trial: int = 0, steps: int = 150) -> Run:
-    hparams = {"batch_size": 8}
-    return plan_run("BackgroundDigits", algorithm, [0], hparams=hparams, trial=trial, steps=steps, evaluate_every=75)
+from domainwise.sweep.status import sweep_progress
+from processes import alive, all_gone, forked_workers
+from short_trainings import saved_results
 
 
 def settings(out: Path) -> Settings:
     return Settings(out, device="cpu", retry=True)
 
 
+plan = partial(short_trainings.plan, batch_size=8, steps=150, evaluate_every=75)
 RUNS = (plan("DAT"), plan("ERM"), plan("ERM", trial=1))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_workers() -> Iterator[None]:
-    """Forked instead of spawned: two seconds less for each."""
-    context = quick_context()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda _: context)
+def module_workers() -> Iterator[None]:
+    with forked_workers():
         yield
 
 
@@ -53,13 +49,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed")
     list(execute(RUNS, settings(out), workers=2))
     return out
-
-
-def left(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    """All that counts: everything but how long it took."""
-    folder = RunFolder(out, run)
-    records, status = folder.read()
-    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
 
 
 def followed(
@@ -95,7 +84,7 @@ def test_every_run_is_trained_and_told_of(tmp_path: Path, undisturbed: Path) -> 
     assert ends == {run: Status(run.id, run.steps - 1, "done", "") for run in RUNS}
     for run in RUNS:
         assert steps[run] == sorted(steps[run]) and steps[run][-1] == run.steps - 1
-        assert left(run, tmp_path) == left(run, undisturbed), "sweeps are reproducible"
+        assert saved_results(run, tmp_path) == saved_results(run, undisturbed), "sweeps are reproducible"
         assert RunFolder(tmp_path, run).read()[1] == ends[run]
 
 
@@ -124,7 +113,7 @@ def test_a_run_whose_worker_is_killed_is_continued(tmp_path: Path, undisturbed: 
     assert killed == [1]
     assert {status.status for status in ends.values()} == {"done"} and set(ends) == set(RUNS[:2])
     for run in RUNS[:2]:
-        assert left(run, tmp_path) == left(run, undisturbed)
+        assert saved_results(run, tmp_path) == saved_results(run, undisturbed)
 
 
 def test_a_run_that_always_loses_its_worker_fails_while_others_finish(tmp_path: Path, undisturbed: Path) -> None:
@@ -139,10 +128,10 @@ def test_a_run_that_always_loses_its_worker_fails_while_others_finish(tmp_path: 
     assert len(deaths) == local.ATTEMPTS == 3
     assert ends[deadly].status == "failed" and "died 3 times" in ends[deadly].reason
     assert RunFolder(tmp_path, deadly).read()[1] == ends[deadly]
-    assert left(harmless, tmp_path) == left(harmless, undisturbed)
+    assert saved_results(harmless, tmp_path) == saved_results(harmless, undisturbed)
 
     assert followed((deadly, harmless), tmp_path)[deadly].status == "done", "a later call tries again"
-    assert left(deadly, tmp_path) == left(deadly, undisturbed)
+    assert saved_results(deadly, tmp_path) == saved_results(deadly, undisturbed)
 
 
 def test_a_worker_killed_between_two_runs_is_replaced(tmp_path: Path) -> None:
@@ -185,7 +174,7 @@ def test_a_run_whose_records_are_damaged_fails_alone_and_begins_anew_if_asked(
         ends = {event.run: event.ended for event in told if event.ended}
         assert ends[damaged].status == "failed" and ends[harmless].status == "done"
         assert f"records.jsonl, line {line % len(lines) + 1}: not a record" in ends[damaged].reason
-        assert standing(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
+        assert sweep_progress(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
     folder.save_checkpoint({"next_step": 1})
     assert followed((damaged, harmless), tmp_path)[damaged].status == "done", "settings() ask for it"
     assert {record.step for record in folder.read()[0]} == {0, 1}
@@ -224,7 +213,7 @@ def test_closing_early_saves_and_the_next_call_finishes(tmp_path: Path, undistur
     assert all(first[run] >= checkpoint["next_step"] for run, checkpoint in saved.items()), "continued, not begun again"
     assert {status.status for status in ends.values()} == {"done"} and set(ends) == set(RUNS)
     for run in RUNS:
-        assert left(run, tmp_path) == left(run, undisturbed)
+        assert saved_results(run, tmp_path) == saved_results(run, undisturbed)
         assert not RunFolder(tmp_path, run).checkpoint_file.exists()
 
 
@@ -245,7 +234,7 @@ from pathlib import Path
 from domainwise.sweep.plan import plan_run
 from domainwise.sweep.events import Settings
 from domainwise.sweep.local import execute
-from domainwise.sweep.status import standing
+from domainwise.sweep.status import sweep_progress
 if __name__ == "__main__":
     run = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 8}, steps=100_000, evaluate_every=50_000)
     for event in execute([run], Settings(Path(sys.argv[1]), "cpu"), workers=1):
@@ -287,8 +276,8 @@ def test_missing_data_is_an_error_before_any_worker_starts(tmp_path: Path, monke
 
 
 def test_a_worker_has_time_to_save_every_run_it_holds(tmp_path: Path) -> None:
-    pool, waited = local._Pool(deque(), settings(tmp_path), size=0, turns=8), []
+    pool, waited = local._Pool(deque(), settings(tmp_path), size=0, runs_per_worker=8), []
     process = Mock(join=lambda seconds=None: waited.append(seconds))
-    pool.crew = [Mock(process=process, runs={run.id: run for run in RUNS}), Mock(process=process, runs={})]
+    pool.workers = [Mock(process=process, runs={run.id: run for run in RUNS}), Mock(process=process, runs={})]
     pool.close()
     assert waited[::2] == pytest.approx([local.GRACE_SECONDS * len(RUNS)] * 2, abs=1)

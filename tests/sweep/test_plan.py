@@ -1,8 +1,9 @@
 """Plans: which runs follow from the arguments of a search."""
 
+import gzip
 import json
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ from domainwise.core.errors import UserError
 from domainwise.core.seeds import uniform
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol import spaces
+from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
-from domainwise.sweep.plan import Plan, plan_run, planned_runs, saved_plans, search_space
+from domainwise.sweep import plan as plan_module
+from domainwise.sweep.plan import Plan, plan_run, plan_sweep, planned_runs, saved_plans, search_space
+from handmade_records import COLOURS
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")
-COLOURS = ("+90%", "+80%", "-90%")
 
 
 def scenes(*algorithms: str, **arguments: Any) -> Plan:
-    return Plan("BackgroundDigits", algorithms or ("ERM",), **{"draws": 1, "trials": 1, **arguments})
+    return plan_sweep("BackgroundDigits", algorithms or ("ERM",), **{"draws": 1, "trials": 1, **arguments})
 
 
 def divisions(runs: Iterable[Run]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -79,7 +82,7 @@ def test_single_trains_on_every_domain_in_turn_and_test_domains_may_be_chosen(
 
 @pytest.mark.parametrize(("dataset", "domains"), [("BackgroundDigits", SCENES), ("ColoredMNIST", COLOURS)])
 def test_pairs_add_every_two_domains_once(dataset: str, domains: tuple[str, ...]) -> None:
-    runs = Plan(dataset, ("ERM",), draws=1, trials=1, pairs=True).runs()
+    runs = plan_sweep(dataset, ("ERM",), draws=1, trials=1, pairs=True).runs()
     assert [run.test_domains for run in runs] == [(d,) for d in domains] + list(combinations(domains, 2))
     for run in runs:
         assert set(run.train_domains) == set(domains) - set(run.test_domains)
@@ -92,9 +95,9 @@ def test_pairs_of_chosen_domains_are_those_that_judge_them() -> None:
 
 
 def test_a_dataset_with_roles_is_divided_so(fixed_roles: Dataset) -> None:
-    runs = Plan("Roles", ("ERM",), draws=1, trials=1, pairs=True).runs()
+    runs = plan_sweep("Roles", ("ERM",), draws=1, trials=1, pairs=True).runs()
     assert divisions(runs) == [(("train1", "train2"), ("test1", "test2"))]
-    single = Plan("Roles", ("ERM",), draws=1, trials=1, setting="single").runs()
+    single = plan_sweep("Roles", ("ERM",), draws=1, trials=1, setting="single").runs()
     assert divisions(single) == [(("train1",), ("test1", "test2")), (("train2",), ("test1", "test2"))]
     for run in (*runs, *single):
         assert run.validation_domains == ("validation",) and run.held_out == 0.0
@@ -107,14 +110,14 @@ def test_a_validation_domain_that_is_trained_on_does_not_validate(fixed_roles: D
 
 @pytest.mark.parametrize("setting", ["multi", "single"])
 def test_chosen_test_domains_of_a_dataset_with_roles(fixed_roles: Dataset, setting: str) -> None:
-    runs = Plan("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()
+    runs = plan_sweep("Roles", ("ERM",), draws=1, trials=1, setting=setting, test_domains=("test2",)).runs()
     assert {run.test_domains for run in runs} == {("test2",)}
 
 
 @pytest.mark.parametrize("domain", ["train1", "validation", "2"])
 def test_a_domain_with_another_role_is_not_tested_on(fixed_roles: Dataset, domain: str) -> None:
     with pytest.raises(UserError, match="unknown test domain of Roles"):
-        Plan("Roles", ("ERM",), test_domains=(domain,))
+        plan_sweep("Roles", ("ERM",), test_domains=(domain,))
 
 
 # hyper-parameters
@@ -162,7 +165,7 @@ def test_a_draw_is_the_same_for_every_division_and_another_in_every_trial() -> N
 def test_the_papers_space_per_dataset_and_setting(
     dataset: str, setting: str, algorithm: str, ranges: dict[str, tuple[float, float]]
 ) -> None:
-    for run in Plan(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
+    for run in plan_sweep(dataset, (algorithm,), draws=5, trials=2, setting=setting, space="paper").runs():
         assert run.variant == "paper"
         for name, (low, high) in ranges.items():
             value = run.hparams[name]
@@ -195,6 +198,33 @@ def test_ranges_replace_the_searched_ones_and_a_variant_names_them() -> None:
             assert "eps" not in run.hparams
 
 
+def test_the_trials_of_a_draw_differ_in_their_values_and_those_of_a_candidate_do_not() -> None:
+    draws, candidates = (scenes("DAT", draws=3, trials=2, search=search).runs() for search in ("draws", "candidates"))
+
+    def values(runs: list[Run]) -> dict[tuple[int, int], set[str]]:
+        return {
+            (draw, trial): {json.dumps(run.hparams) for run in runs if (run.draw, run.trial) == (draw, trial)}
+            for draw in range(3)
+            for trial in range(2)
+        }
+
+    assert values(draws)[1, 0] != values(draws)[1, 1] and values(candidates)[1, 0] == values(candidates)[1, 1]
+    assert {cell: run for cell, run in values(draws).items() if cell[1] == 0} == {
+        cell: run for cell, run in values(candidates).items() if cell[1] == 0
+    }, "the first trials are the same runs"
+    assert [run.trial for run in candidates] == sorted(run.trial for run in candidates), "each once before any twice"
+
+
+def test_options_are_passed_whole_and_may_be_changed_one_by_one() -> None:
+    options = TrainingOptions(steps=7, hparams={"batch_size": 4}, network="mlp")
+    run = plan_run("BackgroundDigits", "DAT", "scene1", options, seed=3)
+    assert run == plan_run("BackgroundDigits", "DAT", 0, steps=7, hparams={"batch_size": 4}, network="mlp", seed=3)
+    assert scenes("DAT", options=options, seed=3, test_domains=("scene1",)).runs() == [run]
+    assert set(TrainingKeywords.__annotations__) == {field.name for field in fields(TrainingOptions)}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stepz'"):
+        plan_run("BackgroundDigits", "ERM", 0, stepz=7)  # type: ignore[call-arg]
+
+
 # identity
 
 
@@ -218,7 +248,7 @@ def test_what_two_plans_share_is_done_once() -> None:
 
 def test_plans_of_one_dataset_advance_together_and_datasets_one_after_the_other() -> None:
     erm, dat = scenes("ERM", draws=2, trials=2), scenes("DAT", draws=3, trials=2)
-    other = Plan("ColoredMNIST", ("ERM",), draws=1, trials=2)
+    other = plan_sweep("ColoredMNIST", ("ERM",), draws=1, trials=2)
     runs = planned_runs([erm, other, dat])
     assert [run.dataset for run in runs] == ["BackgroundDigits"] * (len(runs) - 6) + ["ColoredMNIST"] * 6
     own = runs[:-6]
@@ -242,6 +272,48 @@ def test_a_plan_survives_its_folder(tmp_path: Path, plan: Plan) -> None:
     plan.save(tmp_path / "new")
     (kept,) = saved_plans(tmp_path / "new")
     assert kept == plan and kept.id == plan.id and kept.runs() == plan.runs()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"nonsense", gzip.compress(b"{}"), gzip.compress(b'{"runs": [1]}')])
+def test_a_plan_is_read_with_the_list_of_its_runs_and_expanded_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
+) -> None:
+    plan = PLANS[1]
+    plan.save(tmp_path)
+    runs = plan.runs()
+    (listed,) = (tmp_path / "plans").glob("*.runs.json.gz")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_module, "plan_run", lambda *_, **__: pytest.fail("expanded"))
+        (saved,) = saved_plans(tmp_path)
+        assert saved.runs() == runs
+        saved.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "plans" / listed.name).read_bytes() == listed.read_bytes()
+    if damage is None:
+        listed.unlink()
+    else:
+        listed.write_bytes(damage)
+    (saved,) = saved_plans(tmp_path)
+    assert saved.runs() == runs
+
+
+def test_the_list_of_another_plan_is_not_taken(tmp_path: Path) -> None:
+    for plan in PLANS[:2]:
+        plan.save(tmp_path)
+    plans = tmp_path / "plans"
+    (plans / f"{PLANS[0].id}.runs.json.gz").write_bytes((plans / f"{PLANS[1].id}.runs.json.gz").read_bytes())
+    assert {plan.id: plan.runs() for plan in saved_plans(tmp_path)} == {plan.id: plan.runs() for plan in PLANS[:2]}
+
+
+def test_a_plan_of_draws_is_described_as_before_there_were_candidates() -> None:
+    keys = (
+        "dataset algorithms draws trials setting space test_domains pairs steps evaluate_every network seed precision"
+    )
+    keys += " hparams ranges variant weights full_curves image_size augmentation track"
+    plan = scenes("ERM", "DAT", draws=2)
+    assert set(plan.describe()) == set(keys.split()) and plan.id == "2a46feb34e46"
+    candidates = replace(plan, search="candidates")
+    assert candidates.describe() == plan.describe() | {"search": "candidates"} and candidates.id != plan.id
+    assert Plan.from_description(json.loads(json.dumps(candidates.describe()))) == candidates
 
 
 def test_all_plans_of_a_folder_are_found_and_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -280,11 +352,12 @@ def test_equal_plans_have_equal_ids() -> None:
         ({"algorithms": ()}, "name at least one algorithm"),
         ({"dataset": "ColouredMNIST"}, "unknown dataset 'ColouredMNIST': did you mean 'ColoredMNIST'"),
         ({"setting": "singel"}, "unknown setting 'singel': did you mean 'single'"),
+        ({"search": "candidate"}, "unknown search 'candidate': did you mean 'candidates'"),
         ({"space": "papers"}, "unknown space 'papers': did you mean 'paper'"),
         ({"test_domains": ("scene9",)}, "unknown domain of BackgroundDigits 'scene9'"),
         ({"test_domains": ("4",)}, "unknown domain of BackgroundDigits '4'"),
-        ({"draws": 0}, "--hparams must be at least 1, not 0"),
-        ({"trials": -1}, "--trials must be at least 1, not -1"),
+        ({"draws": 0}, "draws must be at least 1, not 0"),
+        ({"trials": -1}, "trials must be at least 1, not -1"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"network": "smal-cnn"}, "unknown network 'smal-cnn': did you mean 'small-cnn'"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
@@ -296,4 +369,4 @@ def test_equal_plans_have_equal_ids() -> None:
 )
 def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        Plan(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()
+        plan_sweep(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()

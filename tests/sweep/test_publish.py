@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command, commands
+from commands import Command
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
@@ -17,18 +17,13 @@ from domainwise.protocol.selection import RULES
 from domainwise.protocol.statistics import choices
 from domainwise.report.publish import comparable_runs, publish, unpack
 from domainwise.sweep.collection import collect
-from domainwise.sweep.plan import Plan, planned_runs
+from domainwise.sweep.plan import plan_sweep, planned_runs
 from domainwise.sweep.published import FILE, read_published
-from domainwise.sweep.status import standing
+from domainwise.sweep.status import sweep_progress
 from domainwise.sweep.tables import groups
 
-PLAN = Plan("ColoredMNIST", ("ERM", "DAT"), draws=3, trials=2, pairs=True, steps=201, evaluate_every=20)
+PLAN = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=3, trials=2, pairs=True, steps=201, evaluate_every=20)
 IMAGES = {"+90%": 4666, "+80%": 4666, "-90%": 4667}
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    return commands(capsys)
 
 
 def rows(run: Run, luck: random.Random) -> list[Record]:
@@ -92,7 +87,7 @@ def test_only_whole_draws_are_published(tmp_path: Path) -> None:
     kept = {one.run.id for one in read_published(tmp_path / "published")}
     assert kept == {run.id for run in runs if run.draw == 0} | {alone.id}, "a run of no plan is its own"
     assert (done.unfinished, done.of_unfinished_draws) == (1, len(runs) // 3 - 1)
-    stands = standing(tmp_path / "published", runs)
+    stands = sweep_progress(tmp_path / "published", runs)
     assert (stands.done, stands.remaining) == (len(runs) // 3, 2 * len(runs) // 3), "the plan tells what is missing"
 
 
@@ -124,7 +119,7 @@ def test_a_sweep_continues_from_what_was_published(sweep: Path, tmp_path: Path) 
     assert unpack(tmp_path / "published", tmp_path / "again") == (len(runs) - 1, 1)
     assert RunFolder(tmp_path / "again", runs[1]).read() == own, "what had ended there stays"
     assert not begun.checkpoint_file.exists()
-    assert standing(tmp_path / "again", runs).done == len(runs)
+    assert sweep_progress(tmp_path / "again", runs).done == len(runs)
     for run in runs[2:] + runs[:1]:
         before, status = RunFolder(sweep, run).read()
         after, again = RunFolder(tmp_path / "again", run).read()
@@ -155,7 +150,7 @@ def test_a_run_that_failed_before_its_first_evaluation_is_published_as_such(tmp_
     kept.create()
     kept.append([Status(run.id, 0, "failed", "the roof fell in")])
     publish(tmp_path / "sweep", tmp_path / "published")
-    assert standing(tmp_path / "published", [run]).failed[0].reason == "the roof fell in"
+    assert sweep_progress(tmp_path / "published", [run]).failed[0].reason == "the roof fell in"
     assert collect(tmp_path / "published").curves == () and collect(tmp_path / "published").runs == (run,)
 
 

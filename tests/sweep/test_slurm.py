@@ -15,11 +15,11 @@ from domainwise.cli import main
 from domainwise.core.errors import UserError
 from domainwise.engine.train import train
 from domainwise.protocol.records import RunFolder
-from domainwise.protocol.runs import Run
 from domainwise.sweep import cluster, slurm
 from domainwise.sweep.cluster import execute_on
 from domainwise.sweep.events import Settings
 from domainwise.sweep.plan import plan_run
+from short_trainings import saved_results
 
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'domainwise[slurm]'")
 
@@ -38,10 +38,6 @@ def some_slurm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("PATH", f"{fake_slurm.install(tmp_path)}{os.pathsep}{os.environ['PATH']}")
     elif not real_slurm():
         pytest.skip("there is no Slurm here: sinfo does not answer")
-
-
-def rows(out: Path, run: Run) -> list[tuple[object, ...]]:
-    return [(r.step, r.domain, r.split, r.accuracy, r.loss) for r in RunFolder(out, run).read()[0]]
 
 
 def test_a_run_cancelled_abandoned_and_stopped_goes_on_where_it_was(some_slurm: None, tmp_path: Path) -> None:
@@ -68,7 +64,7 @@ def test_a_run_cancelled_abandoned_and_stopped_goes_on_where_it_was(some_slurm: 
     last = [event for event in execute_on(driver(), [LONG], settings) if event.ended]
     assert [event.ended.status for event in last] == ["done"]
     train(LONG, tmp_path / "undisturbed", device="cpu")
-    assert rows(out, LONG) == rows(tmp_path / "undisturbed", LONG)
+    assert saved_results(LONG, out) == saved_results(LONG, tmp_path / "undisturbed")
 
 
 def test_the_warning_before_the_time_limit_saves_and_the_next_job_goes_on(
@@ -100,7 +96,7 @@ def test_mistakes_are_one_line_each(some_slurm: None, tmp_path: Path, capsys: py
     command = ["sweep", "--dataset", "BackgroundDigits", "--on", "slurm", "--out", str(tmp_path / "out")]
     for options, said in (
         (("--slurm", "slurm_partition=nowhere"), "refused.*Invalid partition"),
-        (("--slurm", "no_such_parameter=1"), "--slurm: .*no_such_parameter"),
+        (("--slurm", "no_such_parameter=1"), r"no_such_parameter.*\(--slurm\)"),
         (("--device", "gpu"), "unknown device"),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands import Command, commands, standard_json
+from commands import Command, standard_json
 from domainwise.core.locks import RunLock
 from domainwise.core.phrasing import counted, duration
 from domainwise.core.table import comma_separated
@@ -18,19 +18,12 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.selection import Column, Method
 from domainwise.sweep.collection import collect
 from domainwise.sweep.events import mark_failed
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import plan_sweep
 from domainwise.sweep.tables import AccuracyTable, AccuracyTables, tables
-from kept import COLOURS, colours, keep, sweep
+from handmade_records import COLOURS, colours, write_done_run, write_sweep
 from scores import scores
 
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
-
-
-@pytest.fixture
-def domainwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """Runs a command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return commands(capsys)
 
 
 # forms
@@ -144,7 +137,7 @@ def test_csv_reads_back() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_form_is_printed_alone(domainwise: Command, tmp_path: Path, form: str) -> None:
-    sweep(tmp_path / "runs")
+    write_sweep(tmp_path / "runs")
     (tmp_path / "runs" / "foreign").mkdir()
     (tmp_path / "runs" / "foreign" / "run.json").write_text("{}")
     result = domainwise("table", "runs", "--format", form)
@@ -166,15 +159,17 @@ def test_every_form_is_printed_alone(domainwise: Command, tmp_path: Path, form: 
 
 def test_json_has_equal_bytes_for_equal_records(domainwise: Command, tmp_path: Path) -> None:
     """Whatever the order of their folders, how long they took, and where they lie."""
-    first = domainwise("table", sweep(tmp_path / "a"), "--json", "--selection", "all")
-    second = domainwise("table", sweep(tmp_path / "b", backwards=True, seconds=7.25), "--json", "--selection", "all")
+    first = domainwise("table", write_sweep(tmp_path / "a"), "--json", "--selection", "all")
+    second = domainwise(
+        "table", write_sweep(tmp_path / "b", backwards=True, seconds=7.25), "--json", "--selection", "all"
+    )
     assert first.status == 0 and first.out == second.out
     assert not re.search(r"second|time|NaN|Infinity|7\.25", first.out) and str(tmp_path) not in first.out
 
 
 def test_all_rules_side_by_side(domainwise: Command, tmp_path: Path) -> None:
     for unseen in (*COLOURS, *combinations(COLOURS, 2)):
-        keep(tmp_path, colours("ERM", unseen), 0.5)
+        write_done_run(tmp_path, colours("ERM", unseen), 0.5)
     result = domainwise("table", tmp_path, "--selection", "all", "--format", "csv")
     rules = {line["selection"] for line in csv.DictReader(io.StringIO(result.out))}
     assert rules == {"training-domain", "leave-one-domain-out", "oracle"}, "there is no validation domain"
@@ -197,7 +192,7 @@ def test_all_rules_side_by_side(domainwise: Command, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: str, complaint: str) -> None:
-    keep(tmp_path / "runs", colours("ERM", "+90%"), 0.5)
+    write_done_run(tmp_path / "runs", colours("ERM", "+90%"), 0.5)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "foreign" / "plans").mkdir(parents=True)
@@ -213,12 +208,12 @@ def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: s
 def test_settings_of_one_draw_that_differ_are_more_to_choose_from(tmp_path: Path) -> None:
     for eps in (1.0, 9.0):
         for unseen in COLOURS:
-            keep(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+            write_done_run(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
     (table,) = tables(collect(tmp_path), "oracle")
     assert [(row.draws, row.trials) for row in table.rows] == [(2, 1)]
 
 
-PLAN = Plan("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+PLAN = plan_sweep("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
 
 
 @pytest.fixture
@@ -226,7 +221,7 @@ def standing(tmp_path: Path) -> Path:
     """Of six runs one is done, one failed, one diverged, one has begun, and two have not."""
     PLAN.save(tmp_path)
     done, failed, diverged, begun, *_ = PLAN.runs()
-    keep(tmp_path, done, 0.3, train_out=0.8)
+    write_done_run(tmp_path, done, 0.3, train_out=0.8)
     for run, state, reason in (
         (failed, "failed", "RuntimeError: out of memory"),
         (diverged, "diverged", "the loss was not finite by step 7"),
@@ -260,10 +255,10 @@ def test_reasons_are_shown_as_they_are(domainwise: Command, tmp_path: Path, reas
 
 
 def test_tables_and_the_best_so_far_go_by_the_rule_of_the_dataset(domainwise: Command, tmp_path: Path) -> None:
-    plan = Plan("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+    plan = plan_sweep("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
     plan.save(tmp_path)
     for run, accuracy in zip(plan.runs(), (0.7, 0.6), strict=True):
-        keep(tmp_path, run, accuracy)
+        write_done_run(tmp_path, run, accuracy)
     (table,) = standard_json(domainwise("table", tmp_path, "--json").out)["tables"]
     assert table["selection"] == "validation-domain" and table["rows"][0]["cells"]["test"]["mean"] == 70
     status = domainwise("status", tmp_path).out
@@ -309,7 +304,7 @@ def test_status_without_a_plan_counts_what_has_begun(domainwise: Command, standi
 def test_watching_a_sweep_that_has_ended_returns_at_once(domainwise: Command, tmp_path: Path) -> None:
     PLAN.save(tmp_path)
     for run in PLAN.runs():
-        keep(tmp_path, run, 0.5)
+        write_done_run(tmp_path, run, 0.5)
     assert "6 runs: 6 done, 0 running, 0 failed, 0 remaining\n" in domainwise("status", tmp_path, "--watch").out
 
 
@@ -322,7 +317,7 @@ def test_status_counts_damaged_records_as_failed_and_says_which(domainwise: Comm
 
 def test_a_folder_with_brackets_in_its_name_is_named_in_notes(domainwise: Command, tmp_path: Path) -> None:
     folder = tmp_path / "runs [old]"
-    sweep(folder)
+    write_sweep(folder)
     (folder / "foreign").mkdir()
     (folder / "foreign" / "run.json").write_text("{}")
     result = domainwise("table", folder, "--format", "csv")

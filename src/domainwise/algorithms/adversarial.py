@@ -2,27 +2,32 @@
 
     min_theta mean_e E_(x,y)~D_e loss(f(clamp(x + delta)), y),    delta an (approximate) argmax over |delta|_p <= eps
 
-With a batch x of shape [E, B, ...] the perturbation has shape
+With a batch x of shape [E, B, C, H, W] (E domains, B samples of each) the perturbation delta has the shape
 
-    method  delta         scope
-    AT      [E, B, ...]   every sample its own, ten steps from a fresh start
-    DAT     [E, 1, ...]   one per domain, one step per iteration, kept between iterations
-    UAT     [1, 1, ...]   one for everything, one step per iteration, kept between iterations
+    method  delta             scope
+    AT      [E, B, C, H, W]   one per sample, from ten ascent steps after a fresh start
+    DAT     [E, 1, C, H, W]   one per domain, moved by one ascent step per iteration and kept between iterations
+    UAT     [1, 1, C, H, W]   one for all samples, moved and kept like DAT's
 
-The ascent runs on the network without dropout and leaves BatchNorm's statistics alone, so eps = 0 is ERM exactly.
+All three share one ascent (`Adversarial.ascend`) and one projection per norm (`L2`, `LInf`). LDAT is the linearisation
+of DAT, and EnsembleUAT is DAT without a shared network. The ascent turns dropout off and leaves BatchNorm's statistics
+as they are, so eps = 0 is exactly ERM.
 """
 
+import copy
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from domainwise.algorithms.base import algorithm
-from domainwise.algorithms.risk import ERM
-from domainwise.nets.modes import undisturbed
+from domainwise.algorithms.risk import ERM, Penalised
+from domainwise.nets.modes import no_side_effects
 from domainwise.protocol.spaces import Fixed, LogUniform
 
 
 class L2:
-    """The Euclidean ball, per perturbation: dimensions 0 and 1 (domain, sample) count perturbations."""
+    """The Euclidean ball, for each perturbation: dimensions 0 and 1 (domain, sample) number the perturbations."""
 
     @staticmethod
     def norm(v: Tensor) -> Tensor:
@@ -36,7 +41,7 @@ class L2:
 
 
 class LInf:
-    """The cube."""
+    """The cube |delta|_inf <= eps."""
 
     def direction(self, gradient: Tensor) -> Tensor:
         return gradient.sign()
@@ -49,7 +54,7 @@ BALLS: dict[str, L2 | LInf] = {"l2": L2(), "linf": LInf()}
 
 
 class Adversarial(ERM):
-    """The ascent that the three scopes share."""
+    """The perturbation and its ascent, which all scopes share."""
 
     space = ERM.space | {
         "eps": LogUniform(-1, 1, default=1.0),
@@ -67,12 +72,12 @@ class Adversarial(ERM):
     def setup(self) -> None:
         super().setup()
         for name, legal in (("low", self.problem.low), ("high", self.problem.high)):
-            given = self.hparams[f"clip_{name}"]
-            self.register_buffer(name, legal if given is None else torch.full_like(legal, given), persistent=False)
+            clip = self.hparams[f"clip_{name}"]
+            self.register_buffer(name, legal if clip is None else torch.full_like(legal, clip), persistent=False)
         self.ball = BALLS[self.hparams["norm"]]
 
-    def fresh(self, *scope: int) -> Tensor:
-        """The start of prod(scope) perturbations: zero, or uniform in [-eps, eps] and projected."""
+    def initial_delta(self, *scope: int) -> Tensor:
+        """Perturbations [*scope, ...] before the first ascent step: zero, or uniform in [-eps, eps] and projected."""
         shape = (*scope, *self.problem.shape)
         if self.hparams["start"] == "zero":
             return self.problem.low.new_zeros(shape)
@@ -80,13 +85,14 @@ class Adversarial(ERM):
         return self.ball.project((2 * self.random(*shape) - 1) * eps, eps)
 
     def perturb(self, x: Tensor, delta: Tensor) -> Tensor:
+        """x + delta within the legal range of the input."""
         return torch.clamp(x + delta, self.low, self.high)
 
     def ascend(self, x: Tensor, y: Tensor, delta: Tensor, steps: int) -> Tensor:
-        """Steps of length alpha up the summed loss, each followed by the projection to the ball."""
+        """Steps of length alpha up the summed loss, each followed by the projection onto the ball."""
         for _ in range(steps):
             delta = delta.detach().requires_grad_()
-            with undisturbed(self.network):
+            with no_side_effects(self.network):
                 losses = self.losses(self.perturb(x, delta), y)
             if self.hparams["loss_cap"] is not None:
                 losses = losses.clamp(0, self.hparams["loss_cap"])
@@ -101,7 +107,7 @@ class AT(Adversarial):
     """Sample-wise adversarial training: mean_e E_e max_(|delta_x| <= eps) loss(x + delta_x), ten ascent steps.
 
     Paper: Madry et al. 2018, https://arxiv.org/abs/1706.06083.
-    Note: starts, norms and projections are per sample.
+    Note: initial perturbation, norm and projection are per sample.
     Try it: when the unseen domain differs by noise or blur; a step costs eleven passes.
     """
 
@@ -109,12 +115,12 @@ class AT(Adversarial):
     steps = 10
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        delta = self.ascend(x, y, self.fresh(*x.shape[:2]), self.steps)
+        delta = self.ascend(x, y, self.initial_delta(*x.shape[:2]), self.steps)
         return self.risks(self.perturb(x, delta), y).mean()
 
 
 class PersistentPerturbation(Adversarial):
-    """Perturbations that live as long as the training: one ascent step per iteration."""
+    """Perturbations that are kept between iterations, with one ascent step per iteration."""
 
     passes = 2.0
 
@@ -122,13 +128,14 @@ class PersistentPerturbation(Adversarial):
 
     def setup(self) -> None:
         super().setup()
-        self.register_buffer("delta", self.fresh(*self.scope()))
+        self.register_buffer("delta", self.initial_delta(*self.scope()))
 
     def scope(self) -> tuple[int, int]:
+        """Dimensions 0 and 1 of delta: the number of domains, or 1, and of samples, or 1."""
         raise NotImplementedError
 
     def perturbed_risks(self, x: Tensor, y: Tensor, delta: Tensor) -> Tensor:
-        """Moves the perturbations one step up, in place, and gives the risks R_e under them."""
+        """One ascent step of delta, in place; returns the perturbed risks R_e [E]."""
         delta.copy_(self.ascend(x, y, delta, steps=1))
         return self.risks(self.perturb(x, delta), y)
 
@@ -155,7 +162,7 @@ class DAT(PersistentPerturbation):
     Paper: Xin et al. 2023, https://arxiv.org/abs/2212.09082.
     Note: with one training domain it is UAT. `update=joint` makes one step on the mean over domains, as in practice;
     `literal` one step per domain in turn, as Algorithm 1 reads. On NICO the paper sets `loss_cap=2`.
-    Try it: when each domain has a look of its own (background, camera, scanner) that says nothing about the label.
+    Try it: when every domain has a look (background, camera, scanner) that says nothing about the label.
     """
 
     space = PersistentPerturbation.space | {"update": Fixed("joint", options=("joint", "literal"))}
@@ -169,3 +176,63 @@ class DAT(PersistentPerturbation):
         domains = [slice(e, e + 1) for e in range(self.problem.domains)]
         losses = [self.descend(self.perturbed_risks(x[e], y[e], self.delta[e]).mean(), "network") for e in domains]
         return torch.stack(losses).mean()
+
+
+@algorithm
+class LDAT(Penalised):
+    """Linearised DAT with delta = x: mean_e [R_e + lambda (E_e <grad_x loss, x>)^2].
+
+    Paper: the Remark of Xin et al. 2023, https://arxiv.org/abs/2212.09082, at the level of environments.
+    Note: without biases and with piecewise linear activations this is IRM's penalty; lambda and anneal are as for IRM.
+    Try it: to study how IRM and DAT are related.
+    """
+
+    differentiates_twice = True
+    passes = 3.0
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        losses = self.losses(x, y)
+        (gradient,) = torch.autograd.grad(losses.sum(), x, create_graph=True)
+        products = (gradient * x.detach()).flatten(2).sum(2)
+        return losses.mean() + self.weight * products.mean(1).square().mean()
+
+
+class Ensemble(nn.Module):
+    """Several networks as one: the logarithm of their mean probability."""
+
+    def __init__(self, members: list[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        log_probabilities = torch.stack([member(x).log_softmax(-1) for member in self.members])
+        return log_probabilities.logsumexp(0) - math.log(len(self.members))
+
+    def represent(self, x: Tensor) -> Tensor:
+        """The concatenated features of all members."""
+        return torch.cat([getattr(member, "represent", member)(x) for member in self.members], 1)
+
+
+@algorithm
+class EnsembleUAT(DAT):
+    """One UAT model per training domain: sum_e max_(|delta_e| <= eps) R_e(f_e(x + delta_e)); their mean decides.
+
+    Paper: the comparison of Table 4 of Xin et al. 2023, https://arxiv.org/abs/2212.09082.
+    Note: this is DAT with nothing shared; the members start from equal weights. Probabilities are averaged, since a
+    majority vote of two can tie.
+    Try it: to see what sharing one network adds.
+    """
+
+    space = {name: parameter for name, parameter in DAT.space.items() if name != "update"}
+
+    def setup(self) -> None:
+        self.network = Ensemble([copy.deepcopy(self.network) for _ in range(self.problem.domains)])
+        super().setup()
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.descend(self.perturbed_risks(x, y, self.delta).sum(), "network") / self.problem.domains
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Each member sees one domain."""
+        return torch.stack([member(part) for member, part in zip(self.network.members, x, strict=True)])

@@ -1,8 +1,8 @@
-"""What every algorithm is: what one step minimises, and the space of its hyper-parameters.
+"""The base class of all algorithms: the loss that one step minimises, and the space of its hyper-parameters.
 
 A batch is x [E, B, ...] and y [E, B]: B samples of each of E training domains. A step never waits for the device (no
-`.item()`, no `if` on a tensor, no new constants) and has fixed shapes, so that the engine may capture it whole; what
-changes over time happens between steps, in `schedule`, which fills buffers in place or chooses the next step's phase.
+`.item()`, no `if` on a tensor, no new constants) and has fixed shapes, so that the engine can capture it whole. Changes
+over time happen between steps, in `schedule`, which fills buffers in place or chooses the next step's phase.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,12 +36,12 @@ def batch_size(minimum: int) -> ByScale:
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm may know of the data."""
+    """The properties of the data that an algorithm may use."""
 
     sizes: tuple[int, ...]  # images of each training domain
     classes: int
     shape: tuple[int, ...]  # of one input
-    low: Tensor  # legal range of the input, per channel; also says the device and dtype of everything
+    low: Tensor  # legal range of the input, per channel; its device and dtype are those of the algorithm
     high: Tensor
 
     @property
@@ -50,7 +50,7 @@ class Problem:
 
 
 class Algorithm(nn.Module):
-    """One decorated subclass per method; most define only `space` and `loss`, some `setup` for buffers and parts."""
+    """One decorated subclass per method; most define only `space` and `loss`, some `setup` for buffers and modules."""
 
     space: ClassVar[dict[str, Parameter | ByScale]] = {
         "lr": LR,
@@ -61,13 +61,21 @@ class Algorithm(nn.Module):
     needs_domains: ClassVar[int] = 1
     needs_features: ClassVar[bool] = False
     batch_dependent: ClassVar[bool] = False
-    """Whether a prediction depends on its batch; then it is judged in batches of one domain, of the training size."""
+    """Whether a prediction depends on its batch; evaluation then uses batches of one domain, of the training size."""
     differentiates_twice: ClassVar[bool] = False
-    """Whether the loss holds gradients through the network, which neither compiled code nor shares of threads have."""
+    """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
     passes: ClassVar[float] = 1.0
-    """What one step costs, in forward and backward passes of ERM: for estimates of the time left."""
+    """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
 
-    def __init__(self, network: nn.Module, problem: Problem, hparams: HParams, noise: torch.Generator) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        problem: Problem,
+        hparams: HParams,
+        noise: torch.Generator,
+        *,
+        trainable: bool = True,
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if problem.domains < self.needs_domains:
@@ -85,12 +93,12 @@ class Algorithm(nn.Module):
         self.to(problem.low.device, problem.low.dtype)
         if problem.low.is_cuda:
             for module in self.modules():
-                if isinstance(module, nn.Conv2d):  # as the GPU reads its weights, and writes their gradients
+                if isinstance(module, nn.Conv2d):  # the layout in which a GPU reads weights and writes gradients
                     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizers = self.make_optimizers()
+        self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
 
     def setup(self) -> None:
-        """Buffers and further parts."""
+        """Registers buffers and further modules."""
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"network": self.adam(self.parameters())}
@@ -103,10 +111,10 @@ class Algorithm(nn.Module):
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> torch.optim.Adam:
         """Adam with the hyper-parameters of these names."""
-        return adam(parameters, self.hparams[lr], betas, self.hparams[weight_decay])
+        return adam(list(parameters), self.hparams[lr], betas, self.hparams[weight_decay])
 
     def schedule(self, step: int, draw: Draw) -> None:
-        """What happens before step number `step` (from 0), outside the step; `draw` gives fresh batches."""
+        """Changes before step number `step` (from 0), outside the step; `draw` draws further batches."""
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One update; returns the loss it descended."""
@@ -144,16 +152,16 @@ class Algorithm(nn.Module):
         """R_e, the domains' average losses [E]."""
         return self.losses(x, y).mean(1)
 
-    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (for those that depend on it)
-        """Logits [N, classes] of inputs [N, ...] of one domain: a training domain by its number, or an unseen one."""
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (some algorithms use the domain)
+        """Logits [N, classes] of inputs [N, ...] of one domain: a training domain's number, None for an unseen one."""
         return self.network(x)
 
     def embed(self, x: Tensor) -> Tensor:
-        """What the classifier sees of inputs [N, ...], each by itself: features [N, F], or logits of a plain module."""
+        """The classifier's inputs for single samples [N, ...]: features [N, F], or the logits of a plain module."""
         return getattr(self.network, "represent", self.network)(x)
 
     def state(self) -> dict[str, Any]:
-        """Everything a later step depends on."""
+        """Everything later steps depend on."""
         optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
         return {"modules": self.state_dict(), "optimizers": optimizers, "noise": self.noise.get_state()}
 
@@ -164,12 +172,12 @@ class Algorithm(nn.Module):
         self.noise.set_state(state["noise"])
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Uniform numbers from the algorithm's own stream."""
+        """Uniform random numbers from the algorithm's random stream."""
         low = self.problem.low
         return torch.rand(shape, generator=self.noise, device=low.device, dtype=dtype or low.dtype)
 
     def shuffle(self, n: int) -> Tensor:
-        """A random order of n things, from the algorithm's own stream."""
+        """A random permutation of n numbers, from the algorithm's random stream."""
         return self.random(n, dtype=torch.float64).argsort()
 
 
@@ -188,7 +196,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def restart(optimizer: torch.optim.Optimizer) -> None:
-    """Forgets an optimiser's moments in place, as if it were new."""
+    """Sets an optimiser's moments to zero in place, as if it were new."""
     for state in optimizer.state.values():
         for moment in state.values():
             moment.zero_()

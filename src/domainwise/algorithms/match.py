@@ -1,4 +1,4 @@
-"""Matching: the domains' features should be distributed alike."""
+"""Matching: methods that make features similarly distributed in all domains, or depend on the domain."""
 
 from itertools import combinations
 
@@ -77,7 +77,7 @@ class MMD(Matching):
 
 @algorithm
 class DANN(ERM):
-    """Features a discriminator cannot place: min_f max_d mean_e R_e(f) - lambda CE(d(z), e).
+    """Features that hide the domain from a discriminator: min_f max_d mean_e R_e(f) - lambda CE(d(z), e).
 
     Paper: Ganin et al. 2016, https://arxiv.org/abs/1505.07818.
     Note: as in DomainBed an iteration moves either the discriminator (`d_steps` in a row) or the network, not both; the
@@ -101,7 +101,7 @@ class DANN(ERM):
         "mlp_dropout": Choice((0.0, 0.1, 0.5), default=0.0, maximum=1.0),
     }
 
-    places: Tensor
+    domain_numbers: Tensor
 
     def setup(self) -> None:
         super().setup()
@@ -109,14 +109,16 @@ class DANN(ERM):
         widths = [size, *[hp["mlp_width"]] * (hp["mlp_depth"] - 1), self.problem.domains]
         self.discriminator = perceptron(widths, hp["mlp_dropout"])
         self.embedding = nn.Embedding(self.problem.classes, size) if self.conditional else None
-        self.register_buffer("places", torch.arange(self.problem.domains).view(-1, 1), persistent=False)
+        self.register_buffer("domain_numbers", torch.arange(self.problem.domains).view(-1, 1), persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         betas = (self.hparams["beta1"], 0.9)
-        critic = [*self.discriminator.parameters(), *(self.embedding.parameters() if self.embedding else ())]
+        embedding = self.embedding.parameters() if self.embedding else ()
         return {
             "network": self.adam(self.network.parameters(), betas=betas),
-            "discriminator": self.adam(critic, lr="lr_d", weight_decay="weight_decay_d", betas=betas),
+            "discriminator": self.adam(
+                [*self.discriminator.parameters(), *embedding], lr="lr_d", weight_decay="weight_decay_d", betas=betas
+            ),
         }
 
     def schedule(self, step: int, draw: Draw) -> None:
@@ -129,21 +131,21 @@ class DANN(ERM):
             with torch.no_grad():
                 z = self.represent(x)
             penalised = self.hparams["gradient_penalty"] > 0
-            return self.descend(self.placing_loss(z, y, penalised), "discriminator")
+            return self.descend(self.domain_loss(z, y, penalised), "discriminator")
         z = self.represent(x)
         risk = cross_entropy(self.classify(z), y).mean()
-        return self.descend(risk - self.hparams["lambda"] * self.placing_loss(z, y), "network")
+        return self.descend(risk - self.hparams["lambda"] * self.domain_loss(z, y), "network")
 
-    def placing_loss(self, z: Tensor, y: Tensor, penalised: bool = False) -> Tensor:
-        """How badly the discriminator tells which domain features come from."""
-        shown = z if self.embedding is None else z + self.embedding(y)
-        if penalised and not shown.requires_grad:
-            shown.requires_grad_()
-        losses = cross_entropy(self.discriminator(shown), self.places.expand(y.shape))
+    def domain_loss(self, z: Tensor, y: Tensor, penalised: bool = False) -> Tensor:
+        """The discriminator's loss: cross-entropy of the domains that it predicts from features."""
+        inputs = z if self.embedding is None else z + self.embedding(y)
+        if penalised and not inputs.requires_grad:
+            inputs.requires_grad_()
+        losses = cross_entropy(self.discriminator(inputs), self.domain_numbers.expand(y.shape))
         loss = (self.sample_weights(y) * losses).sum()
         if not penalised:
             return loss
-        (gradient,) = torch.autograd.grad(losses.sum(), shown, create_graph=True)
+        (gradient,) = torch.autograd.grad(losses.sum(), inputs, create_graph=True)
         return loss + self.hparams["gradient_penalty"] * gradient.square().sum(-1).mean()
 
     def sample_weights(self, y: Tensor) -> Tensor:
@@ -168,7 +170,7 @@ class CDANN(DANN):
 
 @algorithm
 class MTL(ERM):
-    """The classifier is told the domain: mean_e R_e of classifier([z, v_e]), v_e = ema mean(z) + (1 - ema) v_e.
+    """A classifier that sees the domain: mean_e R_e of classifier([z, v_e]), v_e = ema mean(z) + (1 - ema) v_e.
 
     Paper: Blanchard et al. 2021, https://arxiv.org/abs/1711.07910.
     Note: v_e is stored as intended (DomainBed's released code overwrites it with noise). A prediction depends on its

@@ -1,4 +1,4 @@
-"""Meta-learning: training for what happens after adapting."""
+"""Meta-learning: methods that minimise the risk after adapting, to another domain or to a batch."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch.func import functional_call
 from domainwise.algorithms.base import algorithm
 from domainwise.algorithms.risk import ERM
 from domainwise.core.errors import UserError
-from domainwise.nets.modes import statistics_kept
+from domainwise.nets.modes import frozen_running_stats
 from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform
 
 
@@ -41,7 +41,7 @@ class MLDG(ERM):
             train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
             gradients = torch.autograd.grad(train_risk, parameters, materialize_grads=True)
             fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
-            with statistics_kept(self.network):
+            with frozen_running_stats(self.network):
                 logits = functional_call(self.network, dict(zip(trained, fast, strict=True)), (x[j],))
             test_risk = nn.functional.cross_entropy(logits, y[j])
             meta = torch.autograd.grad(test_risk, fast, materialize_grads=True)
@@ -54,7 +54,7 @@ class MLDG(ERM):
         return torch.stack(losses).mean()
 
     def first_adam_step(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        """Where a new Adam goes first: both moments are those of this gradient, g / (|g| + 1e-8)."""
+        """The parameter after the first step of a new Adam, whose direction is g / (|g| + 1e-8)."""
         decayed = gradient + self.hparams["weight_decay"] * parameter.detach()
         return (parameter.detach() - self.hparams["lr"] * decayed / (decayed.abs() + 1e-8)).requires_grad_()
 
@@ -99,15 +99,15 @@ class ARM(ERM):
         context = self.context(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1, keepdim=True)
         return super().logits(torch.cat([x, context.expand(*x.shape[:2], -1, -1, -1)], 2))
 
-    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (the batch tells)
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:  # noqa: ARG002 (the batch identifies the domain)
         return self.logits(x[None])[0]
 
-    def embed(self, x: Tensor) -> Tensor:  # noqa: ARG002 (it never will)
+    def embed(self, x: Tensor) -> Tensor:  # noqa: ARG002 (it always raises)
         raise UserError("ARM's features depend on the batch they are in: a sample by itself has none")
 
 
 def widen_first_convolution(features: nn.Module) -> None:
-    """Gives the first convolution one more input channel, whose weights start as a copy of the first channel's."""
+    """Adds an input channel to the first convolution; its weights start as a copy of the first channel's."""
     convolutions = ((name, module) for name, module in features.named_modules() if isinstance(module, nn.Conv2d))
     name, first = next(convolutions, (None, None))
     if name is None or first is None:

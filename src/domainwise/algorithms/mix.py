@@ -1,4 +1,4 @@
-"""Mixing: training on what lies between the domains."""
+"""Mixing: training on interpolations between domains."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Risks: how the domains' average losses R_e are weighed against each other."""
+"""Risks: methods that weigh or penalise the domains' average losses R_e."""
 
 import torch
 from torch import Tensor, softmax

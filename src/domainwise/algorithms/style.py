@@ -1,4 +1,4 @@
-"""Style and self-challenging: learning without the features that come too easily."""
+"""Style and self-challenging: methods that train without the most predictive features, or with changed styles."""
 
 import torch
 from torch import Tensor, nn
@@ -32,21 +32,21 @@ class RSC(ERM):
 
     def setup(self) -> None:
         super().setup()
-        kept = torch.tensor([1 - self.hparams["f_drop"], 1 - self.hparams["b_drop"]], dtype=torch.float64)
-        self.register_buffer("quantiles", kept, persistent=False)
+        quantiles = torch.tensor([1 - self.hparams["f_drop"], 1 - self.hparams["b_drop"]], dtype=torch.float64)
+        self.register_buffer("quantiles", quantiles, persistent=False)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         z = self.represent(x)
         z = z if z.requires_grad else z.detach().requires_grad_()  # features that do not learn are ranked as well
         logits = self.classify(z)
-        chosen = y.unsqueeze(-1)
-        gradient = torch.autograd.grad(logits.gather(-1, chosen).sum(), z, retain_graph=True)[0]
-        mild = gradient < torch.quantile(gradient, self.quantiles[0], dim=-1, keepdim=True)
+        labels = y.unsqueeze(-1)
+        gradient = torch.autograd.grad(logits.gather(-1, labels).sum(), z, retain_graph=True)[0]
+        kept = gradient < torch.quantile(gradient, self.quantiles[0], dim=-1, keepdim=True)
         with torch.no_grad():
-            muted = self.classify(z * mild)
-            change = (logits.softmax(-1) - muted.softmax(-1)).gather(-1, chosen).squeeze(-1)
-            unmoved = change < torch.quantile(change, self.quantiles[1])
-        return cross_entropy(self.classify(z * (mild | unmoved.unsqueeze(-1))), y).mean()
+            muted = self.classify(z * kept)
+            change = (logits.softmax(-1) - muted.softmax(-1)).gather(-1, labels).squeeze(-1)
+            unchanged = change < torch.quantile(change, self.quantiles[1])
+        return cross_entropy(self.classify(z * (kept | unchanged.unsqueeze(-1))), y).mean()
 
 
 @algorithm
@@ -85,9 +85,9 @@ class SagNet(ERM):
         content = self.descend(content, "features", "content")
         style = F.cross_entropy(self.style(self.recontented(self.network.represent(x))), y)
         self.descend(style, "style")
-        told = self.style(self.recontented(self.network.represent(x)))
-        fooled = -self.hparams["adversarial_weight"] * F.log_softmax(told, -1).mean()
-        self.descend(fooled, "features")
+        logits = self.style(self.recontented(self.network.represent(x)))
+        adversarial = -self.hparams["adversarial_weight"] * F.log_softmax(logits, -1).mean()
+        self.descend(adversarial, "features")
         return content
 
     def restyled(self, z: Tensor) -> Tensor:
@@ -99,12 +99,12 @@ class SagNet(ERM):
         return content * (var + 1e-5).sqrt() + mean
 
     def recontented(self, z: Tensor) -> Tensor:
-        """Another sample's content, as a constant, with the sample's own style."""
+        """Another sample's content, without gradient, with this sample's style."""
         content, mean, var = statistics(z)
         return content[self.shuffle(len(z))].detach() * (var + 1e-5).sqrt() + mean
 
 
 def statistics(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features [N, F] as content (normalised over the features), and the style taken out: mean and variance [N, 1]."""
+    """Features [N, F] as content (normalised over the features) and style (their mean and variance, [N, 1])."""
     mean, var = z.mean(-1, keepdim=True), z.var(-1, keepdim=True)
     return (z - mean) / (var + 1e-5).sqrt(), mean, var

@@ -1,4 +1,4 @@
-"""Wasserstein-robust training: worst cases at a price for moving, not inside a ball."""
+"""Wasserstein-robust training: worst cases at a cost per distance, not inside a ball."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from domainwise.algorithms.base import Draw, algorithm, cross_entropy
 from domainwise.algorithms.risk import ERM
-from domainwise.nets.modes import undisturbed
+from domainwise.nets.modes import no_side_effects
 from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform, Uniform
 
 
@@ -33,9 +33,9 @@ class WRM(ERM):
         moved = x
         for _ in range(self.steps):
             moved = moved.detach().requires_grad_()
-            with undisturbed(self.network):
-                worth = self.losses(moved, y).sum() - gamma * (moved - x).square().sum()
-            moved = moved.detach() + rate * torch.autograd.grad(worth, moved)[0]
+            with no_side_effects(self.network):
+                objective = self.losses(moved, y).sum() - gamma * (moved - x).square().sum()
+            moved = moved.detach() + rate * torch.autograd.grad(objective, moved)[0]
         return self.risks(moved, y).mean()
 
 
@@ -97,31 +97,31 @@ class ADA(ERM):
         self.grown.fill_(target)
 
     def worst_case(self, x: Tensor, y: Tensor) -> Tensor:
-        with torch.no_grad(), undisturbed(self.network):
+        with torch.no_grad(), no_side_effects(self.network):
             origin = self.represent(x)
         for _ in range(self.steps):
             x = x.detach().requires_grad_()
-            with undisturbed(self.network):
+            with no_side_effects(self.network):
                 z = self.represent(x)
                 loss = cross_entropy(self.classify(z), y).mean()
-            worth = loss - self.hparams["gamma"] * (z - origin).square().mean()
-            x = x.detach() + self.hparams["ascent_lr"] * torch.autograd.grad(worth, x)[0]
+            objective = loss - self.hparams["gamma"] * (z - origin).square().mean()
+            x = x.detach() + self.hparams["ascent_lr"] * torch.autograd.grad(objective, x)[0]
         return x
 
     def mix(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image gives way to a remembered one with probability grown / (size + grown): uniform on the union."""
-        pick = self.random(*y.shape, dtype=torch.float64) * (self.sizes + self.grown)
-        place = (pick - self.sizes).long().clamp_min(0)
-        old = pick < self.sizes
-        mixed_x = torch.where(old.view(*y.shape, *[1] * (x.ndim - 2)), x, self.memory_x[self.domain, place])
-        return mixed_x, torch.where(old, y, self.memory_y[self.domain, place])
+        """Replaces each image by one from the memory with probability grown / (size + grown): uniform on the union."""
+        number = self.random(*y.shape, dtype=torch.float64) * (self.sizes + self.grown)
+        index = (number - self.sizes).long().clamp_min(0)
+        original = number < self.sizes
+        mixed_x = torch.where(original.view(*y.shape, *[1] * (x.ndim - 2)), x, self.memory_x[self.domain, index])
+        return mixed_x, torch.where(original, y, self.memory_y[self.domain, index])
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return super().loss(*self.mix(x, y))
 
     def state(self) -> dict[str, Any]:
         filled = {"x": self.memory_x[:, : self.filled].clone(), "y": self.memory_y[:, : self.filled].clone()}
-        memory = {"filled": self.filled, **filled}  # cloned, lest all of its place be saved
+        memory = {"filled": self.filled, **filled}  # cloned: a view would save all of the memory
         return super().state() | {"memory": memory}
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from domainwise.algorithms.ensemble import Vote
+from domainwise.algorithms.adversarial import Ensemble
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.sources.mnist import source_digits
-from domainwise.engine.restore import Trained, finished, restore
+from domainwise.engine.restore import TrainedRun, finished, restore
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Estimate, estimate
@@ -51,9 +51,9 @@ class AttentionComparison:
     area: float | None = None
 
 
-def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu") -> list[Trained]:
+def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu") -> list[TrainedRun]:
     """The models of several folders, with one copy of their data; they must be comparable."""
-    models: list[Trained] = []
+    models: list[TrainedRun] = []
     for folder in folders:
         run = finished(folder).run
         if models and (run.dataset, run.image_size) != (models[0].run.dataset, models[0].run.image_size):
@@ -64,7 +64,7 @@ def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: 
     return models
 
 
-def common_unseen(models: Sequence[Trained]) -> str:
+def common_unseen(models: Sequence[TrainedRun]) -> str:
     """The first domain that none of the models was trained on and the first model was tested on."""
     for domain in models[0].run.test_domains:
         if all(domain not in trained.run.train_domains for trained in models):
@@ -77,7 +77,7 @@ def common_unseen(models: Sequence[Trained]) -> str:
 
 
 def compare_attention(
-    models: Sequence[Trained], rows: Tensor, layer: str | None = None, method: str = "grad-cam"
+    models: Sequence[TrainedRun], rows: Tensor, layer: str | None = None, method: str = "grad-cam"
 ) -> AttentionComparison:
     """Grad-CAM of every model on rows of their common data and, where the outline is known, the heat on the object."""
     data, unseen = models[0].environments, common_unseen(models)
@@ -99,7 +99,7 @@ def compare_attention(
 
 
 def compare_on_images(
-    models: Sequence[Trained], images: Tensor, layer: str | None = None, method: str = "grad-cam"
+    models: Sequence[TrainedRun], images: Tensor, layer: str | None = None, method: str = "grad-cam"
 ) -> AttentionComparison:
     """Grad-CAM of every model on images of the user's own, uint8 [N, C, H, W]."""
     data = models[0].environments
@@ -108,7 +108,7 @@ def compare_on_images(
 
 
 def model_attention(
-    trained: Trained, images: Tensor, domain: str | None, layer: str | None = None, method: str = "grad-cam"
+    trained: TrainedRun, images: Tensor, domain: str | None, layer: str | None = None, method: str = "grad-cam"
 ) -> ModelAttention:
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
     data, algorithm = trained.environments, trained.algorithm
@@ -120,7 +120,7 @@ def model_attention(
 
     if layer is not None:
         layers = [layer]
-    elif isinstance(algorithm.network, Vote):
+    elif isinstance(algorithm.network, Ensemble):
         members = algorithm.network.members
         layers = [f"network.members.{i}.{last_map(member, x)}" for i, member in enumerate(members)]
     else:

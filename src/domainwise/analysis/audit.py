@@ -15,7 +15,7 @@ from domainwise.analysis.shortcuts import Use, percent, shortcut
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
-from domainwise.engine.restore import Trained, restore
+from domainwise.engine.restore import TrainedRun, restore
 from domainwise.protocol.dataset_names import is_named
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
@@ -98,7 +98,7 @@ class Audit:
         return sentences + ([self.probe.sentence] if self.probe else [])
 
 
-def audit(trained: Trained, data_root: Path | None = None) -> Audit:
+def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     """Audits a trained model on held-out images of every domain."""
     data = trained.environments
     held_out = held_out_images(trained)

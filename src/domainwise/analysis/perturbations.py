@@ -18,7 +18,7 @@ from torch import Tensor
 
 from domainwise.core.errors import UserError
 from domainwise.core.seeds import generator
-from domainwise.engine.restore import Trained, finished
+from domainwise.engine.restore import TrainedRun, finished
 
 LOW = 1 / 8
 """Cycles per pixel: patterns at least eight pixels long count as low frequency."""
@@ -92,7 +92,7 @@ def folder_with_perturbations(folders: Sequence[Path]) -> Path:
     return next((methods[name] for name in WITH_PERTURBATIONS if name in methods), folders[0])
 
 
-def measure(trained: Trained) -> Perturbations:
+def measure(trained: TrainedRun) -> Perturbations:
     """The perturbations that a run of DAT, UAT or EnsembleUAT learned."""
     run, data = trained.run, trained.environments.to("cpu")
     kept = dict(trained.algorithm.named_buffers()).get("delta")

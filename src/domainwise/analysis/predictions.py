@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from domainwise.core.seeds import permutation
-from domainwise.engine.restore import Trained
+from domainwise.engine.restore import TrainedRun
 from domainwise.nets.modes import evaluating
 from domainwise.nets.network import Network
 
@@ -24,7 +24,7 @@ class HeldOutImages:
     rows: Tensor
 
 
-def held_out_images(trained: Trained, most: int = MOST) -> list[HeldOutImages]:
+def held_out_images(trained: TrainedRun, most: int = MOST) -> list[HeldOutImages]:
     """Of training domains the `out` split, of all others every image; a fixed sample where there are many."""
     run, data = trained.run, trained.environments
     result = []
@@ -37,13 +37,13 @@ def held_out_images(trained: Trained, most: int = MOST) -> list[HeldOutImages]:
 
 
 @torch.no_grad()
-def predictions(trained: Trained, images: Tensor, domain: str | None = None) -> Tensor:
+def predictions(trained: TrainedRun, images: Tensor, domain: str | None = None) -> Tensor:
     """The predicted classes of uint8 images; `domain` only if they are unchanged images of it."""
     return torch.cat([logits.argmax(1).cpu() for logits, _ in _passes(trained, images, domain)])
 
 
 @torch.no_grad()
-def predictions_and_features(trained: Trained, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
+def predictions_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
     """The predicted classes, and the features [N, F] of every Network inside; None if there is none."""
     networks = [module for module in trained.algorithm.network.modules() if isinstance(module, Network)]
     outputs: list[Tensor] = []
@@ -64,7 +64,7 @@ def predictions_and_features(trained: Trained, images: Tensor, domain: str) -> t
     return torch.cat(predicted), torch.cat(features) if features else None
 
 
-def _passes(trained: Trained, images: Tensor, domain: str | None) -> Iterator[tuple[Tensor, int]]:
+def _passes(trained: TrainedRun, images: Tensor, domain: str | None) -> Iterator[tuple[Tensor, int]]:
     """Logits and number of images, batch by batch."""
     data, algorithm = trained.environments, trained.algorithm
     number = None if domain is None else trained.domain_number(domain)

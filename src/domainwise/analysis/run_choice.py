@@ -6,7 +6,7 @@ from pathlib import Path
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
 from domainwise.protocol.runs import Run

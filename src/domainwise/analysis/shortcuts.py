@@ -10,8 +10,8 @@ from torch import Tensor
 
 from domainwise.analysis.predictions import HeldOutImages, predictions
 from domainwise.data.catalogue import data_root as find_root
-from domainwise.data.sources.mnist import SCENES, background, paste, source_digits
-from domainwise.engine.restore import Trained
+from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
+from domainwise.engine.restore import TrainedRun
 
 CLEAR = 3
 """Standard errors by which a difference is called clear."""
@@ -107,7 +107,7 @@ Use = ColourUse | BackgroundUse | MixedUse
 
 
 def shortcut(
-    trained: Trained, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path | None
+    trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path | None
 ) -> Use | None:
     """The use of the dataset's known shortcut, if it has one. `right` marks the held-out images predicted correctly."""
     name = trained.environments.name
@@ -123,7 +123,9 @@ def shortcut(
     return None
 
 
-def colour_use(trained: Trained, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path) -> ColourUse:
+def colour_use(
+    trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor], root: Path
+) -> ColourUse:
     data = trained.environments.to("cpu")
     digits = source_digits(data.name, root).labels
     agreements: list[Tensor] = []  # [2 n, 3]: the prediction is the colour, the digit's half, class 1
@@ -144,7 +146,7 @@ def colour_use(trained: Trained, held_out: Sequence[HeldOutImages], right: Seque
     return ColourUse(accuracy, swapped, agree_colour, agree_digit, constant, float(changed.mean()), len(changed))
 
 
-def background_use(trained: Trained, held_out: Sequence[HeldOutImages], right: Sequence[Tensor]) -> BackgroundUse:
+def background_use(trained: TrainedRun, held_out: Sequence[HeldOutImages], right: Sequence[Tensor]) -> BackgroundUse:
     data, run = trained.environments, trained.run
     digits = source_digits(data.name, Path()).images
     labels = data.labels.cpu()
@@ -155,14 +157,14 @@ def background_use(trained: Trained, held_out: Sequence[HeldOutImages], right: S
     for held, correct in zip(held_out, right, strict=True):
         ink, truth, home = digits[held.rows], labels[held.rows], held.domain
         over = {
-            scene: (predictions(trained, paste(ink, behind)) == truth).double()
+            scene: (predictions(trained, overlay(ink, behind)) == truth).double()
             for scene, behind in scenes.items()
             if scene != home
         }
-        bare = predictions(trained, paste(blank, scenes[home]))
+        bare = predictions(trained, overlay(blank, scenes[home]))
         accuracy[home] = float(correct.double().mean())
         swapped[home] = float(torch.stack(list(over.values())).mean())
-        black[home] = float((predictions(trained, paste(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
+        black[home] = float((predictions(trained, overlay(ink, torch.zeros(3, 28, 28))) == truth).double().mean())
         alone[home] = float((bare == truth).double().mean())
         if home == unseen:
             known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)

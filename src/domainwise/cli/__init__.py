@@ -40,9 +40,11 @@ from domainwise.cli import (
     weights,
 )
 from domainwise.cli.common import console, errors_console
+from domainwise.cli.data_progress import decoding_bar
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.engine.interrupt import terminated_like_interrupted
+from domainwise.data.images import progress
+from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
@@ -68,14 +70,15 @@ def everywhere(
     log_file: Annotated[Path | None, typer.Option(help="Append everything that is going on to this file.")] = None,
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
-    logs.choose(verbose, log_file)
+    logs.set_options(verbose, log_file)
+    progress.show = decoding_bar
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
         console.quiet = errors_console.quiet = True
-    if torchrun.size() > 1 and context.invoked_subcommand != "train":
+    if torchrun.world_size() > 1 and context.invoked_subcommand != "train":
         raise UserError(f"torchrun is for domainwise train; start domainwise {context.invoked_subcommand} without it")
-    plugins.use(plugin or [])
+    plugins.add(plugin or [])
 
 
 app.command(epilog=demo.EXAMPLES)(demo.demo)
@@ -127,7 +130,7 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     words = in_front(sys.argv[1:] if arguments is None else arguments)
     try:
-        with terminated_like_interrupted():
+        with sigterm_as_keyboard_interrupt():
             app(words, prog_name="domainwise", obj=words)
     except UserError as error:
         log.debug("error: %s", error)

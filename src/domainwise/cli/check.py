@@ -17,9 +17,9 @@ EXAMPLES = (
     "Examples:  [bold]domainwise data check ~/photos[/]   ·   [bold]domainwise data check ~/photos --preview p.png[/]"
 )
 COLUMNS = 8
-"""So many classes have a column of their own."""
+"""With more classes, the table has no column per class."""
 LINES = 20
-"""So many findings of a kind are printed; --json has them all."""
+"""Findings of a kind that are printed; --json has all."""
 
 
 def check(
@@ -29,59 +29,59 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look through a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
+    """Check a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.core.files import writable_file
-    from domainwise.data.sources.check import check as examine
+    from domainwise.data.sources.check import check as check_folder
     from domainwise.report.pictures import folder_samples
     from domainwise.report.style import check_format
 
     if preview is not None:
-        check_format(preview, "preview")
-    found = examine(folder)
-    sheet = preview or Path("runs/check") / f"{found.folder.name}.png"
-    unasked = preview is None and sheet.resolve().is_relative_to(found.folder.path)
-    drawn = bool(found.facts) and not unasked
-    if unasked:
+        check_format(preview, argument="preview")
+    result = check_folder(folder)
+    sheet = preview or Path("runs/check") / f"{result.folder.name}.png"
+    inside = preview is None and sheet.resolve().is_relative_to(result.folder.path)
+    drawn = bool(result.facts) and not inside
+    if inside:
         errors_console.print("no preview: nothing is written into the folder of images unasked; give --preview FILE")
     if drawn:
-        folder_samples(found, writable_file(sheet, "--preview"))
+        folder_samples(result, writable_file(sheet, argument="preview"))
     if as_json:
-        print_json(found.as_json() | {"preview": str(sheet) if drawn else None})
+        print_json(result.as_json() | {"preview": str(sheet) if drawn else None})
     else:
-        _show(found)
+        _show(result)
         if drawn:
             say(f"Preview: {sheet}")
-    if found.problems:
+    if result.problems:
         raise typer.Exit(2)
 
 
-def _show(found: "Check") -> None:
-    classes = found.folder.classes
-    table = Table(title=escape(found.folder.name), title_justify="left")
+def _show(result: "Check") -> None:
+    classes = result.folder.classes
+    table = Table(title=escape(result.folder.name), title_justify="left")
     table.add_column("domain")
     shown = classes if len(classes) <= COLUMNS else ()
     for heading in ("images", *shown, *(() if shown else ("classes", "fewest", "most"))):
         table.add_column(escape(heading), justify="right")
-    for domain, counts in found.counts.items():
+    for domain, counts in result.counts.items():
         present = {label: count for label, count in counts.items() if count}
         order = sorted(present, key=lambda label: present[label])
         ends = [f"{present[label]} {label}" for label in (*order[:1], *order[-1:])]
         cells = [str(counts[label] or "-") for label in shown] or [str(len(present)), *(ends or ["-", "-"])]
         table.add_row(escape(domain), f"{sum(counts.values()):,}", *map(escape, cells))
     console.print(table)
-    kinds = f"{counted(len(classes), 'class')} in {counted(len(found.folder.domains), 'domain')}"
-    total = f"{len(found.facts):,} images of {kinds}"
-    sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in found.sizes.items())
+    kinds = f"{counted(len(classes), 'class')} in {counted(len(result.folder.domains), 'domain')}"
+    total = f"{len(result.facts):,} images of {kinds}"
+    sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in result.sizes.items())
     console.print(f"{total}; {sizes}" if sizes else total, highlight=False)
     for kind, style, lines in (
-        ("note", "dim", found.notes),
-        ("warning", "yellow", found.warnings),
-        ("error", "red", found.problems),
+        ("note", "dim", result.notes),
+        ("warning", "yellow", result.warnings),
+        ("error", "red", result.problems),
     ):
         for line in lines[:LINES]:
             console.print(f"[{style}]{kind}:[/] {escape(line)}", highlight=False, soft_wrap=True)
         if len(lines) > LINES:
             console.print(f"[{style}]{kind}:[/] and {len(lines) - LINES} more (--json lists all)", highlight=False)
-    skippable = ", or train with --skip-bad" if len(found.problems) == len(found.bad) else ""
+    skippable = ", or train with --skip-bad" if len(result.problems) == len(result.bad) else ""
     stop = f"[red]a training would stop[/]: mend what is named{skippable}"
-    console.print(stop if found.problems else "[green]ready to train[/]", highlight=False)
+    console.print(stop if result.problems else "[green]ready to train[/]", highlight=False)

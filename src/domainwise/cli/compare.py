@@ -1,6 +1,5 @@
 """`domainwise compare`."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,7 @@ from domainwise.cli.common import (
     print_json,
     say,
 )
-from domainwise.cli.sweep import DryRun, Workers, tell
+from domainwise.cli.sweep import DryRun, Workers, follow_runs, print_estimate
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -43,7 +42,7 @@ def compare(
     algorithms: Annotated[
         str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)
     ] = "ERM,CORAL,DAT",
-    hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 3,
+    hparams: Annotated[int, typer.Option(help="Candidates per algorithm; the first has the default values.")] = 3,
     trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
     hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
@@ -68,65 +67,60 @@ def compare(
 ) -> None:
     """Say which method to ship: each domain left out in turn, and whether the gaps are more than noise.
 
-    Hyper-parameters and step are selected by training-domain validation, which never looks at the domain left out; the
-    winner is the baseline (ERM, or the first named) unless another is ahead of it by more than noise.
+    A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
+    by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
+    first named) unless another is ahead of it by more than noise.
     """
     from domainwise.cli.data_options import choose
-    from domainwise.cli.progress import follow
     from domainwise.core.phrasing import counted
-    from domainwise.engine.devices import pick_precision
     from domainwise.models.compare import comparison
-    from domainwise.models.search import Search
     from domainwise.models.tune import refitted
-    from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
+    from domainwise.sweep.launch import launch
+    from domainwise.sweep.plan import plan_sweep, training_options
 
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
-    search = Search(
-        chosen,
-        names(algorithms),
-        draws=hparams,
-        trials=trials,
-        hparams=parse_hparams(hparam or []),
+    options = training_options(
+        device,
+        data_root,
         steps=steps,
         evaluate_every=evaluate_every,
         network=named,
+        seed=seed,
+        precision=precision,
+        hparams=parse_hparams(hparam or []),
+        weights=weights,
         image_size=image_size,
         augmentation=augmentation,
-        weights=planned(named or "", weights, data_root),
-        precision=pick_precision(precision, device),
-        seed=seed,
     )
+    plan = plan_sweep(chosen.name, names(algorithms), options, draws=hparams, trials=trials, search="candidates")
+    planned = plan.runs()
     settings = Settings(runs, device, data_root, retry=True)
-    told = (
-        f"{counted(len(search.runs), 'run')}: {', '.join(search.algorithms)}, each of {len(search.domains)} domains "
-        f"left out, {counted(hparams, 'draw')}, {counted(trials, 'trial')}; see {runs}"
+    domains = len({run.test_domains for run in planned})
+    say(
+        f"{counted(len(planned), 'run')}: {', '.join(plan.algorithms)}, each of {domains} domains left out, "
+        f"{counted(hparams, 'candidate')} each, {counted(trials, 'trial')}; see {runs}",
+        errors_console,
     )
-    say(told, errors_console)
     if dry_run:
-        tell(search.runs, settings, {"on": "local", "workers": workers}, as_json=as_json)
+        print_estimate(planned, settings, {"on": "local", "workers": workers}, as_json=as_json)
         return
-    try:
-        with closing(search.execute(settings, workers)) as events:
-            statuses = follow(search.runs, events, errors_console, runs)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
-    for run, status in statuses.items():
+    events = launch("local", planned, settings, workers=workers)
+    plan.save(runs)
+    for run, status in follow_runs(planned, events, runs).items():
         if status.status != "done":
             say(f"{run}: {status.status}: {status.reason}", errors_console)
-    result = comparison(search, runs)
+    result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
         with shown_training(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
-            refitted(search, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
+            refitted(plan, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
     console.print(result.table)
     say(result.sentence)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
-    told = f"{best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}"
-    say(f"Best on the domains left out: {told}")
+    say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")
     if out is not None:
         say(f"Model: {out} (for predict, evaluate, export, drift).")

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json, say
-from domainwise.cli.downloading import download_bar
+from domainwise.cli.data_progress import download_bar
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
-    """Show every dataset: what it is, its size and terms, whether it is here, where it is looked for."""
+    """Show every dataset: its content, size and terms, whether it is here, and where it is looked for."""
     from domainwise.data.catalogue import DATASETS
     from domainwise.data.catalogue import data_root as find_root
 
@@ -40,15 +40,15 @@ def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
     for heading in ("dataset", "here", "what it is"):
         table.add_column(heading, no_wrap=heading == "here")
     for name, fact in facts.items():
-        begun = any(part["found"] for part in fact["parts"])
-        here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if begun else "no"
+        incomplete = any(part["found"] for part in fact["parts"])
+        here = "[green]yes[/]" if fact["present"] else "[yellow]in part[/]" if incomplete else "no"
         table.add_row(f"[bold]{escape(name)}[/]", here, escape(_in_words(fact)))
     console.print(table)
     say("Fetch one, or read how to: domainwise data get NAME")
 
 
 def describe(data: "Dataset", root: Path) -> dict[str, Any]:
-    """What is known of a dataset, as plain JSON values; paths are below the data root."""
+    """A dataset's description as JSON values; paths are below the data root."""
     from domainwise.data.sources.parts import Source
 
     source = data.source or Source("", "", 0)
@@ -76,7 +76,7 @@ def describe(data: "Dataset", root: Path) -> dict[str, Any]:
 
 
 def _in_words(fact: dict[str, Any]) -> str:
-    """The cell of the table: one fact a line."""
+    """The dataset's cell in the table, one fact per line."""
     lines = [
         fact["summary"],
         f"{fact['images']:,} images, {len(fact['classes'])} classes; domains {', '.join(fact['domains'])}.",
@@ -99,7 +99,7 @@ def get(
     name: Annotated[str, typer.Argument(help="See: domainwise data list.")],
     data_root: DataRoot = None,
 ) -> None:
-    """Fetch a dataset into the data root: continues if it was interrupted, checks checksums, unpacks safely."""
+    """Download a dataset into the data root: resumes an interrupted download, verifies checksums, unpacks safely."""
     from domainwise.core.files import writable_folder
     from domainwise.data.catalogue import DATASETS
     from domainwise.data.catalogue import data_root as find_root
@@ -108,14 +108,14 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:
-        writable_folder(root, option="--data-root")
-    problems = []
+        writable_folder(root, argument="data_root")
+    problems: list[UserError] = []
     with download_bar() as progress:
         for part in missing:
             try:
                 part.get(root, name, progress=progress, say=partial(say, to=errors_console))
             except UserError as problem:
-                problems.append(str(problem))
+                problems.append(problem)
     if problems:
-        raise UserError("; ".join(problems))
+        raise UserError("; ".join(map(str, problems)), argument=problems[0].argument)
     say(f"{name} is in {root}" if parts else f"{name} comes with the installation")

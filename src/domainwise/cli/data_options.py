@@ -5,7 +5,8 @@ from pathlib import Path
 from domainwise.cli.common import errors_console, say
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
-from domainwise.data.sources.folder import find_dataset, image_folder, scan
+from domainwise.data.find import find_dataset
+from domainwise.data.sources.folder import image_folder, scan
 from domainwise.nets.weights import WEIGHTS, find
 
 PRETRAINED, SCRATCH = "resnet18", "small-cnn"

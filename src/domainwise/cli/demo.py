@@ -1,12 +1,12 @@
 """`domainwise demo`."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
+from domainwise.cli.sweep import follow_runs
 from domainwise.core.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise demo[/]   ·   [bold]domainwise demo --all --trials 5 --out runs/demo5[/]"
@@ -29,33 +29,27 @@ def demo(
     Trains every method with each of the four domains left out in turn, and compares. Takes two to three minutes on two
     cores; if interrupted, the same command continues.
     """
-    from domainwise.cli.demo_runs import Demo
-    from domainwise.cli.progress import follow
-    from domainwise.core import files
+    from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
     from domainwise.core.phrasing import counted
-    from domainwise.engine.devices import pick_device
+    from domainwise.sweep.events import Settings
+    from domainwise.sweep.launch import launch
 
-    pick_device(device)
-    plan = Demo.plan(out, trials=trials, all_methods=all_methods, steps=steps, seed=seed)
-    files.writable_folder(out)
+    plan = demo_plan(trials=trials, all_methods=all_methods, steps=steps, seed=seed)
+    runs = plan.runs()
+    events = launch("local", runs, Settings(out, device, retry=True), workers=workers)
     say(
-        f"{len(plan.runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {counted(trials, 'trial')}; "
+        f"{len(runs)} runs: {', '.join(plan.algorithms)}, each of 4 domains left out, {counted(trials, 'trial')}; "
         f"see {out}",
         errors_console,
     )
-    try:
-        with closing(plan.execute(workers=workers, device=device)) as events:
-            statuses = follow(plan.runs, events, errors_console, out)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
+    statuses = follow_runs(runs, events, out)
     unfinished = [(run, status) for run, status in statuses.items() if status.status != "done"]
     for run, status in unfinished:
         say(f"{run}: {status.status}: {status.reason}", errors_console)
-    if len(unfinished) == len(plan.runs):
+    if len(unfinished) == len(runs):
         raise UserError(f"every run failed; the first: {unfinished[0][1].reason}")
-    table = plan.table()
-    written = plan.draw()
+    table = demo_table(runs, out)
+    written = draw_pictures(runs, out)
     if as_json:
         print_json(table.as_json() | {"pictures": [str(path) for path in written]})
         return

@@ -14,43 +14,43 @@ EXAMPLES = (
 
 
 def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: Seed = 0, as_json: Json = False) -> None:
-    """Say how far new images are from the training domains, in the model's features; labels are not needed.
+    """Measure how far new, unlabelled images are from the training domains, in the model's features.
 
-    Each training domain is compared by the kernel two-sample test: MMD^2 (about 0 when nothing differs) and how often
-    one as large comes about by chance (p). An image that cannot be read is named, and the exit status is then 1.
+    The kernel two-sample test compares them with each training domain: MMD^2 (about 0 if nothing differs) and its
+    p-value. An image that cannot be read is named, and the exit status is then 1.
     """
     import torch
 
     from domainwise.core.seeds import permutation
     from domainwise.models import drift as drifting
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, read_batches
 
-    loaded = load(model, device=device)
-    found = find_images(images)
-    chosen = permutation(len(found), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
-    batches = list(read_batches([found[i] for i in chosen], loaded))
+    loaded = load_model(model, device=device)
+    files = find_images(images)
+    chosen = permutation(len(files), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
+    batches = list(read_batches([files[i] for i in chosen], loaded))
     unreadable = [line for batch in batches for line in batch.unreadable]
     for line in unreadable:
         say(line, errors_console)
     result = drifting.drift(loaded, torch.cat([batch.images for batch in batches]), seed=seed)
     if as_json:
-        print_json({**result.as_json(), "found": len(found)})
+        print_json({**result.as_json(), "found": len(files)})
     else:
-        number = f"{result.samples}" if result.samples == len(found) else f"{result.samples} of {len(found)}"
+        number = f"{result.samples}" if result.samples == len(files) else f"{result.samples} of {len(files)}"
         caption = f"{number} images against held-out images of each domain"
         if result.between is not None:
-            apart = f"up to {result.between:.4f} from" if result.between > 0 else "not told from"
-            caption += f"; the training domains are {apart} one another"
+            distance = f"up to {result.between:.4f} from" if result.between > 0 else "not distinguishable from"
+            caption += f"; the training domains are {distance} one another"
         table = Table(title=f"Distance to what {escape(str(model))} was trained on", caption=caption)
         table.add_column("training domain", overflow="fold")
         for heading in ("held out", "MMD²", "p"):
             table.add_column(heading, justify="right")
         tests = {**result.domains, drifting.TOGETHER: result.together}
         compared = sum(result.references[domain] for domain in result.domains)
-        for domain, kept in {**result.references, drifting.TOGETHER: compared}.items():
+        for domain, count in {**result.references, drifting.TOGETHER: compared}.items():
             measured = (f"{tests[domain].mmd2:.4f}", f"{tests[domain].p:.3f}") if domain in tests else ()
-            table.add_row(escape(domain), str(kept), *measured)
+            table.add_row(escape(domain), str(count), *measured)
         console.print(table)
         say(result.sentence)
     if unreadable:

@@ -28,7 +28,7 @@ def export(
     """
     from domainwise.models.export import SUFFIXES, TOLERANCE
     from domainwise.models.export import export as write
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
 
-    file = write(load(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
-    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata says what it reads")
+    file = write(load_model(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
+    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata describe its input")

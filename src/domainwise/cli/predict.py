@@ -27,7 +27,7 @@ EVALUATE_EXAMPLES = (
 )
 
 CLASSES_SHOWN = 10
-"""More than these do not fit a terminal; --json has them all."""
+"""More do not fit a terminal; --json has all."""
 
 ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
 Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
@@ -43,28 +43,28 @@ def predict(
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
 ) -> None:
-    """Say what images show: one line per image, tab-separated: file, class, probability.
+    """Predict the class of images: one tab-separated line per image with file, class and probability.
 
     An image that cannot be read is named on standard error and left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
-    from domainwise.models.folder import load
+    from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
 
-    loaded = load(model, device=device)
+    loaded = load_model(model, device=device)
     found = find_images(images)
     if csv_file is not None:
         if csv_file.is_dir():
             raise UserError(f"--csv {csv_file} is a folder: name a file")
-        files.writable_folder(csv_file.parent)
-    if loaded.in_groups:
+        files.writable_folder(csv_file.parent, argument="csv")
+    if loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    silent = not errors_console.is_terminal or (console.is_terminal and csv_file is None)  # the lines tell
+    silent = not errors_console.is_terminal or (console.is_terminal and csv_file is None)  # the lines show progress
     bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
     rows = io.StringIO(newline="")
     table = csv.writer(rows, lineterminator="\n")
@@ -83,8 +83,8 @@ def predict(
                         [one.file, one.label, f"{one.confidence:.6g}", *(f"{p:.6g}" for p in one.probabilities)]
                     )
                 elif as_json:
-                    told = dict(zip(loaded.classes, one.probabilities, strict=True))
-                    _print({"file": str(one.file), "class": one.label, "probabilities": told})
+                    probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
+                    _print({"file": str(one.file), "class": one.label, "probabilities": probabilities})
                 else:
                     console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
@@ -100,7 +100,7 @@ def predict(
 
 
 def _printable(file: Path) -> str:
-    """A name that is no text, as old archives leave them, with marks in place of what cannot be shown."""
+    """The name with replacement characters for bytes that are not UTF-8, as old archives leave them."""
     return str(file).encode(errors="surrogateescape").decode(errors="replace")
 
 
@@ -116,14 +116,16 @@ def evaluate(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Judge a model on labelled domains: accuracy per domain and class, and where it is worst."""
-    from domainwise.models.folder import load
+    """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
+    from domainwise.models.folder import load_model
     from domainwise.models.source import source
 
-    loaded = load(model, device=device)
-    if loaded.card.vectors:
-        raise UserError(f"this model reads rows of {loaded.card.shape[0]} numbers, not images: use it from Python")
-    environments = source(data, data_root, loaded.card.shape[-1], skip_bad=skip_bad).environments
+    loaded = load_model(model, device=device)
+    if loaded.preprocessing.vectors:
+        raise UserError(
+            f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
+        )
+    environments = source(data, data_root, loaded.preprocessing.shape[-1], skip_bad=skip_bad).environments
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json())

@@ -14,8 +14,8 @@ from domainwise.core.phrasing import duration
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import read_curve
-from domainwise.sweep.events import Event, cost
-from domainwise.sweep.status import BestSoFar, promise
+from domainwise.sweep.events import Event, total_passes
+from domainwise.sweep.status import BestSoFar, best_evaluation
 
 SETTLED_SECONDS = 3.0
 """How long to watch before saying how long it will take."""
@@ -29,7 +29,7 @@ class Watch:
     def __init__(self, runs: Sequence[Run], out: Path) -> None:
         self.out = out
         self.runs = len(runs)
-        self.left = sum(map(cost, runs))
+        self.left = sum(map(total_passes, runs))
         self.worked = 0.0
         self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
@@ -40,7 +40,7 @@ class Watch:
         run = event.run
         before = self.active.pop(run, -1) + 1
         after = run.steps if event.ended else event.step + 1
-        work = cost(run) * (after - before) / run.steps
+        work = total_passes(run) * (after - before) / run.steps
         self.left -= work
         if not event.earlier and self.started is None:
             self.started = time.monotonic()
@@ -54,7 +54,7 @@ class Watch:
             self.active[run] = event.step
 
     def _compare(self, run: Run) -> None:
-        found = promise(read_curve(RunFolder(self.out, run))[0])
+        found = best_evaluation(read_curve(RunFolder(self.out, run))[0])
         if found is not None and (self.best is None or found.score > self.best.score):
             self.best = found
 

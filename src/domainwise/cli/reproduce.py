@@ -16,10 +16,9 @@ from domainwise.cli.common import (
     Weights,
     console,
     names,
-    parse_hparams,
     print_json,
 )
-from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, parse_per_gpu, run_plans
+from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, launcher_options, run_plans
 
 if TYPE_CHECKING:
     from domainwise.sweep.collection import Collection
@@ -55,34 +54,26 @@ def reproduce(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Plan and run a table of the paper from its presets, then put our numbers beside its own, cell by cell."""
-    from domainwise.engine.devices import pick_precision
-    from domainwise.nets.weights import planned
+    """Plan and run a table of the paper from its presets, then compare our numbers with its numbers, cell by cell."""
     from domainwise.paper.conditions import planned_differences
-    from domainwise.paper.presets import Smaller, reproduction
+    from domainwise.paper.presets import reproduction
     from domainwise.paper.tables import find_table
     from domainwise.report.paper_comparison import compare
     from domainwise.sweep.events import Settings
+    from domainwise.sweep.plan import training_options
 
-    found = find_table(table)
-    smaller = Smaller(
-        hparams,
-        trials,
-        steps,
-        network,
-        pick_precision(precision, device),
-        planned("", weights, data_root),
-        image_size,
+    paper_table = find_table(table)
+    options = training_options(
+        device,
+        data_root,
+        steps=steps,
+        network=network,
+        seed=seed,
+        precision=precision,
+        weights=weights,
+        image_size=image_size,
     )
-    plans = reproduction(table, smaller, dataset=dataset, algorithms=names(algorithms), seed=seed)
-    folder = out or Path("runs") / found.label
-    place = {
-        "on": on,
-        "workers": workers,
-        "per_gpu": parse_per_gpu(per_gpu),
-        "address": address,
-        "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
-    }
+    plans = reproduction(table, options, dataset=dataset, algorithms=names(algorithms), draws=hparams, trials=trials)
 
     def show(collection: "Collection") -> None:
         compared = compare(table, collection)
@@ -93,10 +84,10 @@ def reproduce(
 
     run_plans(
         plans,
-        Settings(folder, device, data_root, retry, tuple(log_to or ())),
-        place,
+        Settings(out or Path("runs") / paper_table.label, device, data_root, retry, tuple(log_to or ())),
+        launcher_options(on, workers, per_gpu, address, slurm),
         dry_run=dry_run,
         as_json=as_json,
-        unlike=planned_differences(found, plans),
+        differences=planned_differences(paper_table, plans),
         show=show,
     )

@@ -45,7 +45,7 @@ def shift(
     Estimates both between each unseen domain and all others as OoD-Bench does, with an i.i.d. split as control.
     """
     from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
-    from domainwise.data.sources.folder import find_dataset
+    from domainwise.data.find import find_dataset
     from domainwise.nets.weights import planned
     from domainwise.report.pictures import shift_figure
     from domainwise.report.style import save, writable_picture

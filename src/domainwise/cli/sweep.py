@@ -1,8 +1,7 @@
 """`domainwise sweep`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,11 +32,14 @@ from domainwise.cli.common import (
     print_json,
     say,
 )
-from domainwise.cli.status import list_failures, standing_json
+from domainwise.cli.status import list_failures, progress_json
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from domainwise.protocol.records import Status
+    from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
+    from domainwise.sweep.events import Event
 
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
@@ -101,45 +103,58 @@ def sweep(
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
     from domainwise.cli.data_options import choose
-    from domainwise.engine.devices import pick_precision
-    from domainwise.nets.weights import planned
     from domainwise.sweep.events import Settings
-    from domainwise.sweep.plan import Plan
+    from domainwise.sweep.plan import plan_sweep, training_options
 
     cells = grid_cells(grid or [])
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     fixed = parse_hparams(hparam or [])
-    plan = Plan(
-        chosen.name,
-        names(algorithms),
-        draws=hparams,
-        trials=trials,
-        setting=setting,
-        space=space,
-        test_domains=names(test_domains),
-        pairs=pairs,
+    options = training_options(
+        device,
+        data_root,
         steps=steps,
         evaluate_every=evaluate_every,
         network=named,
+        seed=seed,
+        precision=precision,
+        weights=weights,
+        full_curves=full_curves,
         image_size=image_size,
         augmentation=augmentation,
-        seed=seed,
-        precision=pick_precision(precision, device),
-        full_curves=full_curves,
-        weights=planned(named or "", weights, data_root),
-        hparams=fixed,
-        track=tuple(track or ()),
+        track=track or (),
     )
-    plans = [replace(plan, hparams=fixed | cell, variant=_cell_name(cell)) for cell in cells]
-    place = {
+    plans = [
+        plan_sweep(
+            chosen.name,
+            names(algorithms),
+            options,
+            draws=hparams,
+            trials=trials,
+            setting=setting,
+            space=space,
+            test_domains=names(test_domains),
+            pairs=pairs,
+            variant=_cell_name(cell),
+            hparams=fixed | cell,
+        )
+        for cell in cells
+    ]
+    launcher = launcher_options(on, workers, per_gpu, address, slurm)
+    settings = Settings(out, device, data_root, retry, tuple(log_to or ()))
+    run_plans(plans, settings, launcher, dry_run=dry_run, as_json=as_json)
+
+
+def launcher_options(
+    on: str, workers: int | None, per_gpu: str, address: str | None, slurm: Sequence[str] | None
+) -> dict[str, Any]:
+    """The arguments of `sweep.launch.launch`, from flags."""
+    return {
         "on": on,
         "workers": workers,
         "per_gpu": parse_per_gpu(per_gpu),
         "address": address,
         "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
     }
-    settings = Settings(out, device, data_root, retry, tuple(log_to or ()))
-    run_plans(plans, settings, place, dry_run=dry_run, as_json=as_json)
 
 
 def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
@@ -154,65 +169,64 @@ def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
 
 
 def _cell_name(cell: "Mapping[str, Value]") -> str:
-    """What a row of a grid is called beside its algorithm."""
+    """The variant of a grid's cell: what tables show beside the algorithm."""
     return ", ".join(f"{name} {value}" for name, value in cell.items())
 
 
 def run_plans(
     plans: Sequence[Any],
     settings: Any,
-    place: Mapping[str, Any],
+    launcher: Mapping[str, Any],
     *,
     dry_run: bool,
     as_json: bool,
-    unlike: Sequence[str] | None = None,
+    differences: Sequence[str] | None = None,
     show: Callable[[Any], None] | None = None,
 ) -> None:
-    """Executes plans into one folder and shows what came out, by the rules of selection of the plans' datasets.
+    """Executes plans into one folder and shows the results, by the selection rules of the plans' datasets.
 
-    Of plans that reproduce the paper, `unlike` says where they differ from it; `show` then shows what came out.
+    For plans that reproduce the paper, `differences` says where they differ from it, and `show` shows the results.
     """
-    from domainwise.cli.progress import follow
-    from domainwise.core import plugins
     from domainwise.core.phrasing import counted
     from domainwise.sweep.collection import collect
-    from domainwise.sweep.launch import check_place, launch
+    from domainwise.sweep.launch import check_launcher, launch_plans
     from domainwise.sweep.plan import planned_runs
-    from domainwise.sweep.status import standing
+    from domainwise.sweep.status import sweep_progress
     from domainwise.sweep.tables import tables
 
-    check_place(place["on"])
+    check_launcher(launcher["on"])
     runs = planned_runs(plans)
     if dry_run:
-        tell(runs, settings, place, as_json=as_json, unlike=unlike)
+        print_estimate(runs, settings, launcher, as_json=as_json, differences=differences)
         return
-    events = launch(runs=runs, settings=settings, **place)
-    for plan in plans:
-        plan.save(settings.out)
-    plugins.remember(settings.out)
-    say(f"{counted(len(runs), 'run')} into {settings.out}{_unlike(unlike)}", errors_console)
-    try:
-        with closing(events):
-            follow(runs, events, errors_console, settings.out)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
-    stands = standing(settings.out, runs)
+    events = launch_plans(plans, settings, **launcher)
+    say(f"{counted(len(runs), 'run')} into {settings.out}{_in_brackets(differences)}", errors_console)
+    follow_runs(runs, events, settings.out)
+    progress = sweep_progress(settings.out, runs)
     collected = collect(settings.out)
     if show is not None:
         show(collected)
     elif as_json:
-        found = [table.as_json() for table in tables(collected)]
-        print_json({"standing": standing_json(stands), "tables": found})
+        print_json({"standing": progress_json(progress), "tables": [table.as_json() for table in tables(collected)]})
     else:
         for table in tables(collected):
             console.print(table)
-        say(
-            f"{stands}. Other selection rules, curves and models on one page: domainwise report {settings.out}",
-        )
-    list_failures(stands)
-    if stands.failed:
+        say(f"{progress}. Other selection rules, curves and models on one page: domainwise report {settings.out}")
+    list_failures(progress)
+    if progress.failed:
         raise typer.Exit(1)
+
+
+def follow_runs(runs: Sequence[Any], events: "Generator[Event]", out: Path) -> "dict[Run, Status]":
+    """Shows the progress of runs until all have ended, and returns how; Ctrl-C ends the command with status 130."""
+    from domainwise.cli.progress import follow
+
+    try:
+        with closing(events):
+            return follow(runs, events, errors_console, out)
+    except KeyboardInterrupt:
+        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
+        raise typer.Exit(130) from None
 
 
 def parse_per_gpu(text: str) -> int | None:
@@ -224,51 +238,50 @@ def parse_per_gpu(text: str) -> int | None:
     return int(text)
 
 
-def tell(
+def print_estimate(
     runs: Sequence[Any],
     settings: Any,
-    place: Mapping[str, Any],
+    launcher: Mapping[str, Any],
     *,
     as_json: bool,
-    unlike: Sequence[str] | None = None,
+    differences: Sequence[str] | None = None,
 ) -> None:
-    """How many runs there are, how long they would take where that can be measured here, and what they lack."""
+    """The number of runs, the time they would take where it can be measured here, and missing data and weights."""
     from domainwise.core.phrasing import counted, duration
     from domainwise.engine.devices import pick_device
     from domainwise.sweep.estimate import estimate_seconds
-    from domainwise.sweep.events import ended
-    from domainwise.sweep.local import places
+    from domainwise.sweep.events import final_status
+    from domainwise.sweep.local import default_workers
 
-    missing = [run for run in runs if ended(run, settings) is None] if settings.out.is_dir() else runs
-    data, weights = settings.lacking(missing)
+    missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
+    data, weights = settings.missing_inputs(missing)
     seconds, reason = None, "the data is not there"
     if not data:
         try:
             pick_device(settings.device)
             seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
         except UserError as error:
-            if place["on"] == "local":
+            if launcher["on"] == "local":
                 raise
             reason = str(error)
-    local = place["on"] == "local"
-    at_once = (place["workers"] or places(settings.device)) if local else 1
+    local = launcher["on"] == "local"
+    at_once = (launcher["workers"] or default_workers(settings.device)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)
-        told = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}
-        print_json(told | {"lacking": [*data, *weights]} | ({} if unlike is None else {"differences": list(unlike)}))
+        estimate: dict[str, Any] = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}
+        paper = {} if differences is None else {"differences": list(differences)}
+        print_json(estimate | {"lacking": [*data, *weights]} | paper)
         return
     time_taken = f"time not estimated ({reason})"
     if seconds is not None:
         how = f"with {at_once} at once" if local else "in all, on machines like this"
         time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of each algorithm"
-    say(
-        f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_unlike(unlike)}",
-    )
-    for lack in (*data, *weights):
-        say(f"missing: {lack}")
+    say(f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_in_brackets(differences)}")
+    for file in (*data, *weights):
+        say(f"missing: {file}")
 
 
-def _unlike(differences: Sequence[str] | None) -> str:
+def _in_brackets(differences: Sequence[str] | None) -> str:
     if differences is None:
         return ""
     return f" (unlike the paper: {'; '.join(differences)})" if differences else " (the paper's full search)"

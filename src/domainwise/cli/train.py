@@ -76,37 +76,32 @@ def train(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Train one model with some domains unseen, and judge it on them. Continues if it was interrupted."""
+    """Train one model with some domains unseen, and evaluate it on them. Continues if it was interrupted."""
     from domainwise.cli.data_options import choose
     from domainwise.data.catalogue import DATASETS
-    from domainwise.engine.devices import pick_precision
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
-    from domainwise.nets.weights import planned
-    from domainwise.sweep.plan import plan_run
+    from domainwise.sweep.plan import plan_run, training_options
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
-    run = plan_run(
-        chosen,
-        algorithm,
-        unseen,
-        train_domains=train_domain,
-        hparams=parse_hparams(hparam or []),
-        network=named,
-        image_size=image_size,
-        augmentation=augmentation,
+    options = training_options(
+        device,
+        data_root,
         steps=steps,
         evaluate_every=evaluate_every,
-        draw=draw,
-        trial=trial,
+        network=named,
         seed=seed,
-        precision=pick_precision(precision, device),
+        precision=precision,
+        hparams=parse_hparams(hparam or []),
+        weights=weights,
         full_curves=full_curves,
-        track=track or [],
-        weights=planned(named or "", weights, data_root),
+        image_size=image_size,
+        augmentation=augmentation,
+        track=track or (),
     )
+    run = plan_run(chosen, algorithm, unseen, options, train_domains=train_domain, draw=draw, trial=trial)
     with shown_training(str(run), run.steps) as progress:
         outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     if torchrun.rank():
@@ -128,8 +123,8 @@ def train(
         for heading in ("domain", "split", "accuracy", "loss"):
             table.add_column(heading, justify="left" if heading in ("domain", "split") else "right")
         for r in last:
-            seen = "unseen" if r.domain in run.test_domains else "trained on"
-            table.add_row(escape(f"{r.domain} ({seen})"), r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
+            role = "unseen" if r.domain in run.test_domains else "trained on"
+            table.add_row(escape(f"{r.domain} ({role})"), r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
         console.print(table)
         model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
         say(f"{model}Records: {outcome.folder}")

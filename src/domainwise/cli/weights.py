@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli.common import DataRoot, Json, console, print_json, say
-from domainwise.cli.downloading import download_bar
+from domainwise.cli.data_progress import download_bar
 from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
@@ -53,17 +53,17 @@ def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
 
 
 def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
-    """What is known of each weights by name, as plain JSON values, and the other files there."""
+    """The weights known by name, as JSON values, and the other files of weights in the data root."""
     from domainwise.nets import NETWORKS, pretrained_weights
     from domainwise.nets.loading import SUFFIXES
     from domainwise.nets.weights import FOLDER, WEIGHTS
 
-    files = [file for place in (root / FOLDER, root) if place.is_dir() for file in sorted(place.iterdir())]
-    found = {file.name: str(file) for file in reversed(files) if file.suffix in SUFFIXES}
+    files = [file for folder in (root / FOLDER, root) if folder.is_dir() for file in sorted(folder.iterdir())]
+    paths = {file.name: str(file) for file in reversed(files) if file.suffix in SUFFIXES}
     known = {
         name: {
             "file": weights.file,
-            "path": found.get(weights.file, ""),
+            "path": paths.get(weights.file, ""),
             "summary": weights.summary,
             "licence": weights.licence,
             "bytes": weights.size,
@@ -73,7 +73,7 @@ def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
         for name, weights in WEIGHTS.items()
     }
     named = {weights.file for weights in WEIGHTS.values()}
-    return known, sorted(path for name, path in found.items() if name not in named)
+    return known, sorted(path for name, path in paths.items() if name not in named)
 
 
 @app.command(epilog=GET_EXAMPLES)
@@ -81,7 +81,7 @@ def get(
     name: Annotated[str, typer.Argument(help="See: domainwise weights list.")],
     data_root: DataRoot = None,
 ) -> None:
-    """Fetch published weights into the data root: continues if it was interrupted, and checks the checksum."""
+    """Download published weights into the data root: resumes an interrupted download and verifies the checksum."""
     from domainwise.core.files import writable_folder
     from domainwise.data.catalogue import data_root as find_root
     from domainwise.data.sources.downloads import Download, fetch
@@ -93,7 +93,7 @@ def get(
     root = data_root.expanduser() if data_root else find_root()
     if not weights.sha256:
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
-    writable_folder(root, option="--data-root")
+    writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_bar() as progress:
         file = fetch(download, root, progress(download))

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, files, locks, registries, plugins, logs, seeds, provenance. No torch."""
+"""Used by every other package: errors, files, locks, registries, plugins, logs, seeds, provenance. No torch."""

@@ -1,13 +1,13 @@
-"""Errors that are the user's to mend: one line each."""
+"""Errors that the user can fix: one line each."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake of the user's: one line that says what was wrong, where, and what to do. Commands exit with 2.
+    """A mistake of the user: one line that says what was wrong, where, and what to do. Commands exit with 2.
 
-    `argument` names the argument of ours that mends it, where one does; the command line then names its option.
+    `argument` names the Python argument that fixes it, if there is one; the command line then adds its option.
     """
 
     def __init__(self, message: str, *, argument: str = "") -> None:
@@ -22,7 +22,7 @@ class UnknownName(UserError, KeyError):
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
-    """The error for a name that is not known, with the nearest name that is."""
+    """The error for an unknown name, with the nearest known one."""
     names = sorted(known)
     by_lower = {candidate.lower(): candidate for candidate in names}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.5)

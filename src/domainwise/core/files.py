@@ -54,25 +54,27 @@ def append_lines(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def writable_folder(path: Path, option: str = "--out") -> Path:
-    """Makes the folder if need be; one that cannot be written to is the user's mistake, found before any work."""
+def writable_folder(path: Path, argument: str = "out") -> Path:
+    """Makes the folder if need be; one that cannot be written to is a UserError, raised before any work is done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         _try(path / ".probe")
     except OSError as error:
-        raise UserError(f"cannot write to {path} ({error.strerror}): choose another folder with {option}") from None
+        reason = f"cannot write to {path} ({error.strerror}): choose another folder"
+        raise UserError(reason, argument=argument) from None
     return path
 
 
-def writable_file(path: Path, option: str = "--out") -> Path:
-    """Makes the folder of a file to be if need be; a place where it cannot be is found before any work as well."""
-    writable_folder(path.parent, option)
+def writable_file(path: Path, argument: str = "out") -> Path:
+    """Makes the file's folder if need be; a path that cannot be written to is a UserError, as with a folder."""
+    writable_folder(path.parent, argument)
     try:
         if path.is_dir():
-            raise UserError(f"{option} {path} is a folder: name a file")
+            raise UserError(f"{path} is a folder: name a file", argument=argument)
         _try(path)
     except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror}): choose another file with {option}") from None
+        reason = f"cannot write {path} ({error.strerror}): choose another file"
+        raise UserError(reason, argument=argument) from None
     return path
 
 

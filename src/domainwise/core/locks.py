@@ -1,9 +1,9 @@
-"""Claims: who is working on a run, so that no two processes or machines sharing a folder ever do the same run at once.
+"""Locks on runs: no two processes, also of machines that share a folder, ever train the same run at once.
 
-Claims on a folder are numbered files, `claim.1`, `claim.2`, ...; the highest number holds. A claim is made by creating
-the next number exclusively, which exactly one contender can do, and only when the holder has let go or is dead: its
-process is gone (on this machine) or its heartbeat has stopped (on another). Numbers are never reused while the run is
-unfinished, so a holder that was taken for dead sees that it has been overtaken and stops.
+The locks of a run are numbered files in its folder, `claim.1`, `claim.2`, ...; the highest number holds. A process
+takes the lock by creating the next number exclusively, which exactly one contender can do, and only when the holder has
+released it or is dead: its process is gone (on this machine) or its heartbeat has stopped (on another). Numbers are
+never reused while the run is unfinished, so a holder wrongly taken for dead sees the higher number and stops.
 """
 
 import json
@@ -20,24 +20,24 @@ from domainwise.core.errors import UserError
 from domainwise.core.files import temporary_beside
 
 HEARTBEAT_SECONDS = 10.0
-DEAD_SECONDS = 90.0
-"""How long another machine's heartbeat may be silent."""
+STALE_SECONDS = 90.0
+"""A holder on another machine counts as dead after so long without a heartbeat."""
 
 
 class RunLocked(Exception):
-    """Somebody else is working on this run."""
+    """Another process is working on this run."""
 
 
 @cache
-def machine() -> str:
-    """Where process numbers mean the same: a computer since its start, and on it a container with its own numbers."""
-    boot, numbers = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    known = [boot.read_text().strip() if boot.exists() else "", str(numbers.readlink()) if numbers.exists() else ""]
-    return "/".join([socket.gethostname(), *known])
+def machine_id() -> str:
+    """Identifies the scope of process ids: host name, boot and process namespace (containers have their own)."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    boot_id = boot.read_text().strip() if boot.exists() else ""
+    return "/".join([socket.gethostname(), boot_id, str(namespace.readlink()) if namespace.exists() else ""])
 
 
-def birth(pid: int) -> str | None:
-    """When a process of this machine began (so that a recycled number is not taken for it), None if it is gone."""
+def process_start_time(pid: int) -> str | None:
+    """When a process of this machine started, None if it is gone: tells a process from a later one with its id."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return None if fields[0] == "Z" else fields[19]
@@ -54,14 +54,14 @@ def birth(pid: int) -> str | None:
 
 
 def lock_holder(folder: Path) -> Path | None:
-    """The claim that holds, if its owner lives."""
+    """The lock file in force, if its owner is alive."""
     newest = _newest(folder)
-    claim = folder / f"claim.{newest}"
-    return claim if newest and _alive(claim) else None
+    path = folder / f"claim.{newest}"
+    return path if newest and _alive(path) else None
 
 
 class RunLock:
-    """Within it, the run is ours; raises Busy on entering if it is somebody else's."""
+    """Context manager that holds the lock of a run; entering raises RunLocked if another process holds it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,21 +73,22 @@ class RunLock:
         if newest and _alive(self.folder / f"claim.{newest}"):
             raise RunLocked(f"{self.folder.name} is being trained by another process")
         self.path = self.folder / f"claim.{newest + 1}"
-        owner = {"machine": machine(), "pid": os.getpid(), "birth": birth(os.getpid()), "token": secrets.token_hex(8)}
+        pid = os.getpid()
+        owner = {"machine": machine_id(), "pid": pid, "birth": process_start_time(pid), "token": secrets.token_hex(8)}
         try:
             with self.path.open("x") as file:
                 json.dump(owner, file)
         except FileExistsError:
-            raise RunLocked(f"{self.folder.name} has just been claimed by another process") from None
+            raise RunLocked(f"{self.folder.name} has just been locked by another process") from None
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
     def taken_over(self) -> bool:
-        """Whether somebody took us for dead."""
+        """Whether another process holds the lock now, having taken this one for dead."""
         return self.folder / f"claim.{_newest(self.folder)}" != self.path
 
     def ensure_owned(self) -> None:
-        """Before anything is written: raises Busy if somebody took us for dead."""
+        """Called before every write: raises RunLocked if another process has taken over."""
         if not self.folder.is_dir():
             raise UserError(f"{self.folder} was deleted while its run was being trained: start it again")
         if self.taken_over():
@@ -105,44 +106,45 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         if not self._stop.is_set():
             self._stop.set()
-            with suppress(OSError), self.path.open("r+") as file:  # it may be gone, and is not made anew
+            with suppress(OSError), self.path.open("r+") as file:  # never created again
                 file.write("released")
                 file.truncate()
 
-    def forget(self) -> None:
-        """Removes all claims: only for a run that has ended, which nobody will start again."""
+    def release_all(self) -> None:
+        """Removes all lock files: only for a run that has ended, which nobody will start again."""
         self._stop.set()
-        for claim in self.folder.glob("claim.*"):
-            claim.unlink(missing_ok=True)
+        for path in self.folder.glob("claim.*"):
+            path.unlink(missing_ok=True)
 
 
 def _newest(folder: Path) -> int:
-    return max((int(c.suffix[1:]) for c in folder.glob("claim.*") if c.suffix[1:].isdecimal()), default=0)
+    """The highest number of a lock file, 0 without any."""
+    return max((int(p.suffix[1:]) for p in folder.glob("claim.*") if p.suffix[1:].isdecimal()), default=0)
 
 
-def _alive(claim: Path) -> bool:
+def _alive(lock_file: Path) -> bool:
     try:
-        text = claim.read_bytes()
+        text = lock_file.read_bytes()
         if text == b"released":
             return False
         try:
             owner = json.loads(text)
-            if owner["machine"] == machine():
-                return birth(owner["pid"]) == owner["birth"]
+            if owner["machine"] == machine_id():
+                return process_start_time(owner["pid"]) == owner["birth"]
         except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
             pass
-        return _folder_time(claim.parent) - claim.stat().st_mtime < DEAD_SECONDS
+        return _folder_time(lock_file.parent) - lock_file.stat().st_mtime < STALE_SECONDS
     except FileNotFoundError:
         return False
 
 
 def _folder_time(folder: Path) -> float:
-    """Now, by the clock of the machine that keeps the folder."""
+    """Now, by the clock of the file server that holds the folder."""
     probe = temporary_beside(folder / "clock")
     try:
         probe.touch()
         now = probe.stat().st_mtime
         probe.unlink(missing_ok=True)
-    except OSError:  # it may only be read
+    except OSError:  # a read-only folder
         return time.time()
     return now

@@ -1,4 +1,4 @@
-"""Quantities in words."""
+"""Durations and counts in words."""
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""A user's own algorithms, networks and datasets: Python files or installed packages that register them when imported.
+"""Algorithms, networks and datasets of users: Python files or installed packages that register them when imported.
 
     DOMAINWISE_PLUGINS=mine.py domainwise sweep --algorithms ERM,Mine ...     (several with the system's path separator)
     domainwise --plugin mine.py sweep --algorithms ERM,Mine ...
@@ -20,7 +20,7 @@ from domainwise.core.files import atomic
 
 VARIABLE = "DOMAINWISE_PLUGINS"
 GROUP = "domainwise.plugins"
-NAMES = "plugins.txt"
+NAMES_FILE = "plugins.txt"
 
 _loaded: set[str] = set()
 
@@ -31,38 +31,38 @@ def files() -> tuple[str, ...]:
     return tuple(str(Path(name).expanduser().absolute()) for name in named if name)
 
 
-def use(paths: Iterable[Path | str]) -> None:
+def add(paths: Iterable[Path | str]) -> None:
     """Adds files to those in use, in this process and in those it starts."""
-    wanted = (str(Path(path).expanduser().absolute()) for path in paths)
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys((*files(), *wanted)))
+    added = (str(Path(path).expanduser().absolute()) for path in paths)
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys((*files(), *added)))
 
 
-def remember(folder: Path) -> None:
-    """Leaves the names of the files in use in a sweep's folder: its plans cannot be read without them."""
+def save_names(folder: Path) -> None:
+    """Writes the names of the files in use to a sweep's folder: its plans cannot be read without them."""
     if files():
-        with atomic(folder / NAMES) as file:
-            file.write("".join(f"{name}\n" for name in dict.fromkeys((*remembered(folder), *files()))).encode())
+        with atomic(folder / NAMES_FILE) as file:
+            file.write("".join(f"{name}\n" for name in dict.fromkeys((*saved_names(folder), *files()))).encode())
 
 
-def remembered(folder: Path) -> tuple[str, ...]:
-    """The files with which a folder's sweeps were made.
+def saved_names(folder: Path) -> tuple[str, ...]:
+    """The files that a folder's sweeps were made with.
 
-    They are for telling, not for importing: a folder may come from anywhere and does not get to say what is run.
+    They are only shown, never imported: a folder from anywhere must not decide which code runs.
     """
     try:
-        return tuple((folder / NAMES).read_text().splitlines())
+        return tuple((folder / NAMES_FILE).read_text().splitlines())
     except (OSError, ValueError):
         return ()
 
 
 @cache
 def installed() -> tuple[EntryPoint, ...]:
-    """The plugins of installed packages, looked for once: names that nobody knows may be asked for by the thousand."""
+    """The plugins of installed packages; cached, since every lookup of an unknown name asks for them."""
     return tuple(entry_points(group=GROUP))
 
 
 def load() -> None:
-    """Imports what is in use and not yet imported."""
+    """Imports the plugins in use that are not yet imported."""
     for entry in installed():
         if entry.value not in _loaded:
             _loaded.add(entry.value)
@@ -78,7 +78,7 @@ def load() -> None:
 
 def _import(path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"plugin {path} is not a file: name a Python file with --plugin or in {VARIABLE}")
+        raise UserError(f"plugin {path} is not a file: name a Python file, here or in {VARIABLE}", argument="plugin")
     name = f"domainwise_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -92,7 +92,7 @@ def _import(path: Path) -> None:
 
 
 def _broken(plugin: str, error: Exception) -> UserError:
-    """One line with the place in the plugin where it failed."""
+    """One line with the line of the plugin that failed."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

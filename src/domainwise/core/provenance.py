@@ -17,7 +17,7 @@ COMMIT = "DOMAINWISE_COMMIT"
 
 
 def provenance(device: "torch.device") -> dict[str, Any]:
-    """What a run says of its making besides its description."""
+    """Device, software and date of a training, as its records store them."""
     import torch
 
     made_with = f"domainwise {commit() or package_version('domainwise') or 'unknown'}"
@@ -26,14 +26,14 @@ def provenance(device: "torch.device") -> dict[str, Any]:
 
 
 def device_name(device: "torch.device") -> str:
-    """What a device calls itself."""
+    """The model name of a device."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
 
 
 def package_version(package: str) -> str | None:
-    """The version of a package, None if it is not there."""
+    """The version of a package, None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -43,8 +43,8 @@ def package_version(package: str) -> str | None:
 @cache
 def commit() -> str | None:
     """The commit of the checkout that this package runs from, with a + if files differ from it; None if unknown."""
-    if told := os.environ.get(COMMIT):
-        return told
+    if named := os.environ.get(COMMIT):
+        return named
     package = Path(__file__).parents[1]
     try:
         _git(package, "ls-files", "--error-unmatch", "__init__.py")
@@ -54,8 +54,8 @@ def commit() -> str | None:
         return None
 
 
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True, timeout=10)
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=10)
     return done.stdout.strip()
 
 

@@ -12,6 +12,7 @@ import ast
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import import_module
 from typing import Any, TypeVar
@@ -73,6 +74,10 @@ class Registry(Mapping[str, T]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self.kind}s: {', '.join(self)}>"
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """The names that match a pattern as a shell reads it."""
+        return [name for name in self if fnmatchcase(name, pattern)]
 
     def summary(self, name: str) -> str:
         """The first paragraph of a thing's docstring, as one line."""

@@ -22,16 +22,8 @@ from torch.nn import functional as F
 
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
-from domainwise.kernels.augment import augment as in_few_kernels
-from domainwise.kernels.group_norm import TRITON
-
-LUMA = (0.299, 0.587, 0.114)
-ATTEMPTS = 10
-"""Boxes drawn per crop, of which the first that fits into the image is taken."""
-NUMBERS = (ATTEMPTS, ATTEMPTS, 2, 1, 4, 4, 1)
-"""Uniform numbers per sample: for areas, ratios, the place of the crop, flip, order and factors of the jitter, grey."""
-HUE = 3
-"""The jitter's operations are brightness, contrast, saturation and hue: 0 to 3."""
+from domainwise.kernels import operation
+from domainwise.kernels.augment import HUE, LUMA, NUMBERS
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,6 @@ class Augmenter:
         self.height, self.width = environments.shape[1:]
         self.mean, self.std = environments.mean, environments.std
         device = self.mean.device
-        self.fused = TRITON and device.type == "cuda"
         self.central = central_box(self.height, self.width, augmentation.ratio)
         self.rows = (torch.arange(self.height, device=device) + 0.5) / self.height
         self.columns = (torch.arange(self.width, device=device) + 0.5) / self.width
@@ -114,10 +105,9 @@ class Augmenter:
         """All the randomness of `count` samples: uniform numbers [count, sum(NUMBERS)]."""
         return torch.rand(count, sum(NUMBERS), generator=self.generator, device=self.mean.device)
 
+    @operation("augment")
     def augment(self, images: Tensor, numbers: Tensor) -> Tensor:
         """Images [N, 3, H, W] with the parameters that these numbers mean. Compiles without a break."""
-        if self.fused:
-            return self._augment_fused(images, numbers)
         p = self.parameters(numbers)
         if images.is_cuda or torch.compiler.is_compiling():
             return self._transform(images, p.boxes, p.flips, p.early, p.turns, p.late)
@@ -127,12 +117,6 @@ class Augmenter:
             early, late = p.early[one, :count], p.late[one, count:]
             result[one] = self._transform(images[one], p.boxes[one], p.flips[one], early, p.turns[one], late)
         return result
-
-    def _augment_fused(self, images: Tensor, numbers: Tensor) -> Tensor:
-        """The same by kernels of our own, with the result in channels_last."""
-        given, constants = self.augmentation, (self.spread, self.mean, self.std)
-        shares = (given.flip, given.grey)
-        return in_few_kernels(images, numbers, *constants, given.scale, given.ratio, shares, self.central)
 
     def parameters(self, numbers: Tensor) -> Parameters:
         """Each sample's parameters, from its uniform numbers."""

@@ -5,16 +5,28 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from domainwise import kernels
 from domainwise.data.environments import Environments
-from domainwise.data.streaming import DEPTH, Ahead
+from domainwise.data.streaming import DEPTH, Prefetcher
+from domainwise.kernels import operation
+
+
+@operation("draw_batch")
+def draw_batch(
+    environments: Environments, rows: Tensor, starts: Tensor, sizes: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Normalised images [E, B, C, H, W] and labels [E, B] that uniform numbers u [E, B] choose.
+
+    The rows of domain e are the `sizes[e]` ones from `rows[starts[e]]` on.
+    """
+    images, labels = environments.gather(rows[starts + (u * sizes).long()])
+    return environments.normalise(images), labels
 
 
 class Batches:
     """Draws batches from the given rows of each training domain, without a host synchronisation.
 
-    `generator` decides the rows and nothing else, so that rows may be drawn ahead. `prepare` makes of uint8 images what
-    the network sees; without it they are only normalised.
+    `generator` draws the rows and nothing else, so that rows may be prefetched. `prepare` turns uint8 images into
+    network inputs; by default they are only normalised.
     """
 
     def __init__(
@@ -28,8 +40,7 @@ class Batches:
         device = environments.device
         sizes = torch.tensor([len(r) for r in rows])
         self.environments, self.batch_size, self.generator = environments, batch_size, generator
-        self.prepare = prepare or environments.normalise
-        self.at_once = prepare is None and kernels.draw.fits(environments.images, environments.mean)
+        self.prepare = prepare
         self.rows = torch.cat(list(rows)).to(device)
         self.starts = (sizes.cumsum(0) - sizes).view(-1, 1).to(device)
         self.sizes = sizes.view(-1, 1).to(device, torch.float64)
@@ -40,23 +51,21 @@ class Batches:
         return self.current()
 
     def advance(self) -> None:
-        """The part of drawing that the host has a hand in."""
+        """The part of a draw that involves the host; it comes before `current`."""
 
     def settle(self) -> None:
-        """Returns when nothing is being done in the background."""
+        """Returns when no background work is running."""
 
     def current(self) -> tuple[Tensor, Tensor]:
-        """The rest of it, which may be part of a captured step."""
-        if self.at_once:
-            data = self.environments
-            given = (self.rows, self.starts, self.sizes, data.images, data.labels, data.mean, data.std)
-            return kernels.draw.draw(self.uniform(), *given)
+        """The part of a draw that may be captured."""
+        if self.prepare is None:
+            return draw_batch(self.environments, self.rows, self.starts, self.sizes, self.uniform())
         images, labels = self.next()
         return self.prepare(images), labels
 
     def next(self) -> tuple[Tensor, Tensor]:
-        """The next batch as it is stored: images, uint8, and labels."""
-        return self.environments.take(self.next_rows())
+        """The next batch before preparation: images, uint8, and labels."""
+        return self.environments.gather(self.next_rows())
 
     def next_rows(self) -> Tensor:
         return self.rows[self.starts + (self.uniform() * self.sizes).long()]
@@ -67,7 +76,7 @@ class Batches:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
 
     def state(self) -> Tensor:
-        """What the batches still to be drawn depend on."""
+        """The random state that later batches depend on."""
         return self.generator.get_state()
 
     def load_state(self, state: Tensor) -> None:
@@ -75,9 +84,9 @@ class Batches:
 
 
 class StreamedBatches(Batches):
-    """The same batches, gathered on the host a few ahead; their state is that of the batches taken, not of those.
+    """The same batches, prefetched from the host; their state is that of the last batch used, not of the prefetched.
 
-    The batch taken is kept in the same place on the device, where captured steps look for it.
+    Each batch is copied to the same memory on the device, which captured steps read.
     """
 
     def __init__(
@@ -89,7 +98,7 @@ class StreamedBatches(Batches):
         prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(environments, rows, batch_size, generator, prepare)
-        self.ahead = Ahead(environments.device)
+        self.prefetcher = Prefetcher(environments.device)
         self.taken = generator.get_state()
         shape = (len(rows), batch_size)
         self.images = torch.empty(*shape, *environments.shape, dtype=environments.images.dtype, device=self.rows.device)
@@ -101,27 +110,28 @@ class StreamedBatches(Batches):
         self.labels.copy_(labels)
 
     def current(self) -> tuple[Tensor, Tensor]:
-        return self.prepare(self.images), self.labels.clone()
+        prepare = self.prepare or self.environments.normalise
+        return prepare(self.images), self.labels.clone()
 
     def settle(self) -> None:
-        self.ahead.settle()
+        self.prefetcher.settle()
 
     def next(self) -> tuple[Tensor, Tensor]:
-        while len(self.ahead.pending) < DEPTH:
-            self.ahead.put(self._gather)
-        images, labels, self.taken = self.ahead.get()
-        self.ahead.put(self._gather)
+        while len(self.prefetcher.pending) < DEPTH:
+            self.prefetcher.put(self._gather)
+        images, labels, self.taken = self.prefetcher.get()
+        self.prefetcher.put(self._gather)
         return images, labels
 
     def _gather(self) -> tuple[Tensor, Tensor, Tensor]:
         rows = self.next_rows()
-        return *self.environments.take(rows), self.generator.get_state()
+        return *self.environments.gather(rows), self.generator.get_state()
 
     def state(self) -> Tensor:
         return self.taken
 
     def load_state(self, state: Tensor) -> None:
-        self.ahead.clear()
+        self.prefetcher.clear()
         self.generator.set_state(state)
         self.taken = state
 
@@ -133,6 +143,6 @@ def batches_of(
     generator: torch.Generator,
     prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Batches:
-    """Batches from wherever the images live."""
+    """Batches of images that are resident on the device, or streamed to it."""
     kind = StreamedBatches if environments.streamed else Batches
     return kind(environments, rows, batch_size, generator, prepare)

@@ -1,4 +1,4 @@
-"""The datasets by name: what is known of each before a file is opened, and how to load it."""
+"""The registry of datasets: a description of each, known before any file is opened, and how to load it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from domainwise.data.environments import Environments
 
 Loader: TypeAlias = "Callable[..., Environments]"
-"""Data root -> Environments; that of a resizable dataset takes the image size too."""
+"""Data root -> Environments; the loader of a resizable dataset also takes the image size."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,23 @@ class Dataset:
     loader: Loader
     evaluate_every: int = 100
     validation: tuple[str, ...] = ()
-    """Domains that only ever choose models (NICO has one); then `unseen` says which are tested on."""
+    """Domains used for model selection only (NICO has one)."""
     unseen: tuple[str, ...] = ()
+    """The test domains of the published protocol; by default each domain in turn."""
     held_out: float = HELD_OUT
     augmentation: str = "none"
-    """What training images go through, by name (data/augment.py)."""
+    """Augmentation of training images, by name (data/augment.py)."""
     selection: str = "training-domain"
-    """The rule of model selection its published numbers go by."""
+    """The selection rule of its published results."""
     resizable: bool = False
-    """Whether its images may be loaded at another size than their own."""
+    """Whether its images can be loaded at another size."""
     source: Source | None = None
-    """Where it comes from and where it is looked for."""
+    """Where it is published and where its files are looked for."""
 
     @classmethod
-    def of(cls, environments: Environments, **facts: Any) -> Dataset:
-        """Data in memory, described: what a Run needs to know of it."""
-        known: dict[str, Any] = {
+    def from_environments(cls, environments: Environments, **fields: Any) -> Dataset:
+        """The description of data in memory; `fields` override the defaults."""
+        defaults: dict[str, Any] = {
             "summary": "Data in memory.",
             "scale": "image" if len(environments.shape) == 3 and environments.shape[-1] > 64 else "small",
             "network": "small-cnn" if len(environments.shape) == 3 else "mlp",
@@ -65,7 +66,7 @@ class Dataset:
             classes=environments.classes,
             shape=environments.shape,
             loader=lambda _: environments,
-            **{**known, **facts},
+            **(defaults | fields),
         )
 
     @property
@@ -78,12 +79,12 @@ class Dataset:
         return self.shape[-1] if len(self.shape) == 3 else 0
 
     def for_network(self, network: str | None) -> Dataset:
-        """As this network wants it: image size, augmentation, search ranges and steps of a folder go with the network.
+        """The dataset with the defaults for this network: ResNets change size, augmentation and steps of a folder.
 
-        Published datasets have their own protocol, whatever the network.
+        Published datasets keep their published protocol, whatever the network.
         """
-        own = self.resizable and FOLDER.fullmatch(self.name)
-        if not own or not (network or "").startswith("resnet") or network == self.network:
+        folder = self.resizable and FOLDER.fullmatch(self.name)
+        if not folder or not (network or "").startswith("resnet") or network == self.network:
             return self
         return replace(
             self,
@@ -97,31 +98,32 @@ class Dataset:
 
     @property
     def testable(self) -> tuple[str, ...]:
-        """The domains that are left out in turn."""
+        """The domains that are left out in turn as test domains."""
         return self.unseen or self.domains
 
     def load(self, root: Path | None = None, image_size: int | None = None) -> Environments:
-        """The data, at its own image size unless told otherwise; the last ones loaded are kept."""
-        return _load(self, data_root(root), self.sized(image_size))
+        """The data, by default at the dataset's image size; the last two datasets loaded are cached."""
+        return _load(self, data_root(root), self.check_image_size(image_size))
 
     def missing(self, root: Path | None = None) -> str:
-        """What is not there of its files, where it was looked for and how to get it; empty if all is. Opens none."""
+        """Which files are missing, where they were looked for and how to get them; empty if none. Opens no file."""
         parts = self.source.parts if self.source is not None else ()
         top = data_root(root)
         return next((part.missing(top, self.name) for part in parts if part.look(top) is None), "")
 
-    def sized(self, image_size: int | None) -> int:
-        """The image size asked for, checked; its own if none is."""
+    def check_image_size(self, image_size: int | None) -> int:
+        """The image size, by default the dataset's; one that it cannot be loaded at is a UserError."""
         if image_size in (None, self.image_size):
             return self.image_size
         if not self.resizable:
-            raise UserError(f"{self.title} has images of {self.image_size} pixels only, not {image_size}")
+            reason = f"{self.title} has images of {self.image_size} pixels only, not {image_size}"
+            raise UserError(reason, argument="image_size")
         if image_size < 8:
-            raise UserError(f"image size {image_size}: must be at least 8 pixels")
+            raise UserError(f"image size {image_size}: must be at least 8 pixels", argument="image_size")
         return image_size
 
     def domain(self, key: str) -> str:
-        """A domain by its name or its number."""
+        """The name of a domain given by its name or its number."""
         if key in self.domains:
             return key
         if key.isdecimal() and int(key) < len(self.domains):
@@ -135,7 +137,7 @@ DATASETS: Registry[Dataset] = Registry(
 
 
 def usual_selection(name: str) -> str:
-    """The rule that a dataset's published numbers go by."""
+    """The selection rule of a dataset's published results."""
     return DATASETS[name].selection if name in DATASETS else "training-domain"
 
 
@@ -148,17 +150,17 @@ def dataset(
     steps: int,
     scale: Scale = "small",
     name: str | None = None,
-    **facts: Any,
+    **fields: Any,
 ) -> Callable[[Loader], Loader]:
-    """Registers a loader (data root -> Environments) under its own name; its docstring is the summary.
+    """Registers a loader (data root -> Environments) under its function name; its docstring is the summary.
 
-    `facts` are further fields of Dataset.
+    `fields` are further fields of Dataset.
     """
 
     def register(loader: Loader) -> Loader:
         title = name or loader.__name__
         entry = Dataset(
-            title, first_paragraph(loader.__doc__), domains, classes, shape, scale, network, steps, loader, **facts
+            title, first_paragraph(loader.__doc__), domains, classes, shape, scale, network, steps, loader, **fields
         )
         DATASETS.add(title, entry)
         return loader
@@ -166,12 +168,13 @@ def dataset(
     return register
 
 
-def data_root(given: Path | None = None) -> Path:
-    """Where data is looked for: the folder given, $DOMAINWISE_DATA, or `domainwise` in the user's data folder."""
-    if given is not None:
-        root = given.expanduser()
+def data_root(folder: Path | None = None) -> Path:
+    """The folder of all datasets: the one given, $DOMAINWISE_DATA, or `domainwise` in the user's data folder."""
+    if folder is not None:
+        root = folder.expanduser()
         if not root.is_dir():
-            raise UserError(f"data root {root} is not a folder: give the folder that holds the datasets")
+            reason = f"data root {root} is not a folder: give the folder that holds the datasets"
+            raise UserError(reason, argument="data_root")
         return root
     if variable := os.environ.get("DOMAINWISE_DATA"):
         return Path(variable).expanduser()
@@ -179,13 +182,13 @@ def data_root(given: Path | None = None) -> Path:
 
 
 @lru_cache(maxsize=2)
-def _load(found: Dataset, root: Path, image_size: int) -> Environments:
-    environments = found.loader(root, image_size) if found.resizable else found.loader(root)
-    shape = found.shape if image_size == found.image_size else (*found.shape[:1], image_size, image_size)
-    domains = tuple(domain for domain in found.domains if domain not in environments.absent)
+def _load(dataset: Dataset, root: Path, image_size: int) -> Environments:
+    environments = dataset.loader(root, image_size) if dataset.resizable else dataset.loader(root)
+    shape = dataset.shape if image_size == dataset.image_size else (*dataset.shape[:1], image_size, image_size)
+    domains = tuple(domain for domain in dataset.domains if domain not in environments.absent)
     if environments.domains != domains or environments.shape != shape:
         raise UserError(
-            f"{found.name} in {root} has domains {environments.domains} of shape {environments.shape}, "
+            f"{dataset.name} in {root} has domains {environments.domains} of shape {environments.shape}, "
             f"expected {domains} of shape {shape}"
         )
     return environments

@@ -1,4 +1,4 @@
-"""Environments: named domains of images (or rows of numbers) and labels, one tensor from first reading to last step."""
+"""Environments: named domains of images (or vectors) and labels, one tensor from first reading to last step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from torch import Tensor
 from domainwise.core.errors import UserError, unknown
 from domainwise.core.seeds import permutation
 from domainwise.data.items import read_items
+from domainwise.data.preprocessing import Preprocessing
 from domainwise.protocol.runs import HELD_OUT
 
 DEVICE_SHARE = 0.5
-"""The part of a device's free memory that images may take; the rest is for the network at work."""
+"""The share of a device's free memory that images may take; the rest is for training the network."""
 
 
 @dataclass(frozen=True)
 class Environments:
-    """Images of several domains, one domain after another; or vectors, rows of a table of numbers.
+    """Images of several domains, one domain after another; or vectors, the rows of a table of numbers.
 
-    A network sees (image / 255 - mean) / std, per channel; `low` and `high` are the legal range in those units. Of a
-    vector it sees (vector - mean) / std, per column; any number is legal.
+    `preprocessing` defines what a network sees of them; `low` and `high` are the legal range in those units.
     """
 
     name: str
@@ -33,9 +33,9 @@ class Environments:
     classes: tuple[str, ...]
     mean: Tensor  # [C, 1, 1], or [D]
     std: Tensor  # [C, 1, 1], or [D]
-    absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are not here, and what to do
+    absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are missing, and how to get them
     streamed: bool = False
-    """Whether images stay on the host and go to the device, where all else is, as they are needed."""
+    """Whether images stay on the host and are copied to the device batch by batch."""
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -54,7 +54,7 @@ class Environments:
     ) -> "Environments":
         """From {domain: (uint8 images [n, C, H, W] or float vectors [n, D], labels [n] from 0)}.
 
-        Of images the network sees [0, 1] unless told; vectors are standardised by the rows a training is given.
+        Images are scaled to [0, 1] unless `mean` and `std` are given; vectors are standardised by their training rows.
         """
         if not domains:
             raise UserError(f"{name}: no domains given")
@@ -80,10 +80,10 @@ class Environments:
         std: Sequence[float] | None = None,
         workers: int = 0,
     ) -> "Environments":
-        """From {domain: torch Dataset}; items are (image, label), an image uint8 or float in [0, 1], or a picture.
+        """From {domain: torch Dataset} of items (image, label); images are uint8, float in [0, 1], or Pillow's.
 
-        `workers` processes read items at once, which helps where a dataset decodes images. Classes are named as the
-        datasets name them (`.classes`), unless told.
+        `workers` processes read items in parallel, which helps where a dataset decodes images. Class names are the
+        datasets' `.classes` by default.
         """
         if classes is None:
             named = {tuple(map(str, getattr(dataset, "classes", ()))) for dataset in domains.values()}
@@ -103,7 +103,7 @@ class Environments:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> "Environments":
-        """From all images (or vectors), one domain after another, which are not copied, their labels [N] and counts."""
+        """From all images (or vectors), one domain after another, their labels [N] and counts; nothing is copied."""
         for domain, size in sizes.items():
             if not size:
                 raise UserError(f"{name}/{domain}: 0 images; leave the domain out, or give it some")
@@ -114,12 +114,12 @@ class Environments:
         if images.ndim == 2 and (mean is not None or std is not None):
             raise UserError(f"{name}: vectors are standardised by the rows trained on: leave out mean and std")
         channels, dtype = images.shape[1], images.dtype if images.ndim == 2 else torch.float32
-        centre = _per_channel([0.0] * channels if mean is None else mean, channels, f"{name}: mean").to(dtype)
-        scale = _per_channel([1.0] * channels if std is None else std, channels, f"{name}: std").to(dtype)
-        if not bool((scale > 0).all()):
-            raise UserError(f"{name}: std has {float(scale.min()):g}; it divides, so every number must be above 0")
-        shape = (-1,) if images.ndim == 2 else (-1, 1, 1)
-        return cls(name, images, labels, dict(sizes), names, centre.view(shape), scale.view(shape))
+        means = _per_channel([0.0] * channels if mean is None else mean, channels, f"{name}: mean")
+        stds = _per_channel([1.0] * channels if std is None else std, channels, f"{name}: std")
+        seen = Preprocessing.from_values(images.shape[1:], names, means, stds, dtype)
+        if not bool((seen.std > 0).all()):
+            raise UserError(f"{name}: std has {float(seen.std.min()):g}; it divides, so every number must be above 0")
+        return cls(name, images, labels, dict(sizes), names, seen.mean, seen.std)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -130,50 +130,45 @@ class Environments:
         return tuple(self.images.shape[1:])
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        return Preprocessing(self.shape, self.classes, self.mean, self.std)
+
+    @property
     def vectors(self) -> bool:
         """Whether the inputs are rows of numbers, not images."""
-        return self.images.ndim == 2
+        return self.preprocessing.vectors
 
     @property
     def low(self) -> Tensor:
-        return self._bound(0.0, -torch.inf)
+        return self.preprocessing.low
 
     @property
     def high(self) -> Tensor:
-        return self._bound(1.0, torch.inf)
-
-    def _bound(self, pixel: float, number: float) -> Tensor:
-        return (
-            self.mean.new_full(self.shape, number, dtype=torch.float32)
-            if self.vectors
-            else ((pixel - self.mean) / self.std)
-        )
-
-    def standardised(self, rows: Tensor) -> "Environments":
-        """Vectors in units of these rows' mean and standard deviation, a constant column unscaled; images as they are.
-
-        The rows are those a training is given, so that nothing unseen touches what the network sees.
-        """
-        if not self.vectors:
-            return self
-        given = self.images[rows.to(self.images.device)]
-        mean, std = given.mean(0), given.std(0, unbiased=False)
-        if not bool((torch.isfinite(mean) & torch.isfinite(std)).all()):
-            column = int((~torch.isfinite(mean + std)).nonzero()[0])
-            raise UserError(f"{self.name}: the numbers of column {column} are too large to be standardised: rescale it")
-        negligible = std <= 10 * torch.finfo(given.dtype).eps * given.abs().amax(0)
-        return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
+        return self.preprocessing.high
 
     def normalise(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """What the network sees of uint8 images [..., C, H, W], or of vectors [..., D]."""
-        if self.vectors:
-            return ((images - self.mean) / self.std).to(dtype)
-        return (images.to(dtype) / 255 - self.mean.to(dtype)) / self.std.to(dtype)
+        return self.preprocessing.normalise(images, dtype)
+
+    def standardised(self, rows: Tensor) -> "Environments":
+        """Vectors standardised by the mean and standard deviation of these rows; constant columns are not scaled.
+
+        The rows are the training rows, so that no unseen sample influences what the network sees. Images are unchanged.
+        """
+        if not self.vectors:
+            return self
+        known = self.images[rows.to(self.images.device)]
+        mean, std = known.mean(0), known.std(0, unbiased=False)
+        if not bool((torch.isfinite(mean) & torch.isfinite(std)).all()):
+            column = int((~torch.isfinite(mean + std)).nonzero()[0])
+            raise UserError(f"{self.name}: the numbers of column {column} are too large to be standardised: rescale it")
+        negligible = std <= 10 * torch.finfo(known.dtype).eps * known.abs().amax(0)
+        return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
 
     def rows(self, domain: str) -> Tensor:
         """The row numbers of one domain's images."""
         if domain in self.absent:
-            raise UserError(self.absent[domain])
+            raise UserError(self.absent[domain], argument="data_root")
         if domain not in self.sizes:
             raise unknown(f"domain of {self.name}", domain, self.sizes)
         start = 0
@@ -184,13 +179,13 @@ class Environments:
         return torch.arange(start, start + self.sizes[domain])
 
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
-        """The domain's rows, shuffled as (trial, domain) demands: the first int(0.2 n) are `out`, the rest `in`."""
-        rows, cut = self.rows(domain), self.cut(domain, held_out)
+        """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`."""
+        rows, count = self.rows(domain), self.held_out_count(domain, held_out)
         rows = rows[permutation(len(rows), "split", trial, domain)]
-        return {"out": rows[:cut], "in": rows[cut:]}
+        return {"out": rows[:count], "in": rows[count:]}
 
-    def cut(self, domain: str, held_out: float = HELD_OUT) -> int:
-        """How many samples are the domain's `out` split; one that is too small to have any is a UserError."""
+    def held_out_count(self, domain: str, held_out: float = HELD_OUT) -> int:
+        """The size of the domain's `out` split; a domain too small to be split is a UserError."""
         size = len(self.rows(domain))
         count = int(held_out * size)
         if held_out and not count:
@@ -200,37 +195,37 @@ class Environments:
 
     @property
     def device(self) -> torch.device:
-        """Where images are needed."""
+        """The device that batches are used on; streamed images themselves stay on the host."""
         return self.mean.device
 
-    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Images (uint8) [..., C, H, W] and labels of rows [...], on the device."""
         labels = self.labels[rows]
         if not self.streamed:
             return self.images.index_select(0, rows.flatten()).view(*rows.shape, *self.shape), labels
         staged = torch.empty(rows.numel(), *self.shape, dtype=self.images.dtype, pin_memory=self.device.type == "cuda")
-        # by one thread: torch's would start a team of their own, as large as the machine, beside those who compute
+        # numpy uses one thread; torch would start as many as the machine has cores, beside those of the training
         np.take(self.images.numpy(), rows.flatten().cpu().numpy(), axis=0, out=staged.numpy(), mode="clip")
         return staged.view(*rows.shape, *self.shape).to(self.device, non_blocking=True), labels
 
     def to(self, device: torch.device | str, *, streamed: bool | None = None) -> "Environments":
-        """On the device: images too where they fit and are not streamed already, unless told."""
+        """On the device; images are streamed if they do not fit or were streamed before; `streamed` overrides that."""
         device = torch.device(device)
         if streamed is None:
-            there = self.images.device.type == device.type
-            streamed = self.streamed or not (there or fits(self.images.nbytes, free_memory(device)))
+            resident = self.images.device.type == device.type
+            streamed = self.streamed or not (resident or fits_memory(self.images.nbytes, free_memory(device)))
         moved = {name: getattr(self, name).to(device) for name in ("labels", "mean", "std")}
         images = self.images if streamed else self.images.to(device)
         return replace(self, **moved, images=images, streamed=streamed)
 
 
-def fits(size: int, free: int | None) -> bool:
-    """Whether so many bytes of images may live on a device, beside a network at work; the host always has them."""
+def fits_memory(size: int, free: int | None) -> bool:
+    """Whether a device with so much free memory can hold `size` bytes of images; the host (None) always can."""
     return free is None or size <= DEVICE_SHARE * free
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes a device has left; None for the host."""
+    """Free memory of a device in bytes; None for the host."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
@@ -266,13 +261,13 @@ def _as_labels(y: Any, where: str) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _per_channel(given: Any, channels: int, what: str) -> Tensor:
-    """One finite number for each."""
+def _per_channel(values: Any, channels: int, name: str) -> list[float]:
+    """One finite number for each channel."""
     try:
-        values = torch.tensor(np.asarray(given, np.float64))
+        numbers = np.asarray(values, np.float64)
     except (ValueError, TypeError):
-        raise UserError(f"{what} must be numbers, not {given!r}") from None
-    if values.shape != (channels,) or not bool(values.isfinite().all()):
-        told = f"{what} is {values.tolist()}"
-        raise UserError(f"{told}; the images have {channels} channels: give one finite number for each")
-    return values
+        raise UserError(f"{name} must be numbers, not {values!r}") from None
+    listed: list[float] = numbers.tolist()
+    if numbers.shape != (channels,) or not np.isfinite(numbers).all():
+        raise UserError(f"{name} is {listed}; the images have {channels} channels: give one finite number for each")
+    return listed

@@ -1,4 +1,4 @@
-"""Any torch Dataset per domain, item by item, as one array of images and one of labels."""
+"""Read a torch Dataset item by item into one tensor of images and one of labels."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,9 +16,9 @@ Item = tuple[Tensor, int]
 
 
 def read_items(dataset: TorchDataset[Any], where: str, workers: int = 0) -> tuple[Tensor, Tensor]:
-    """Images, uint8 [n, C, H, W] (or vectors, float [n, D]), and labels [n], read by so many processes.
+    """Images, uint8 [n, C, H, W] (or vectors, float [n, D]), and labels [n], read by `workers` processes.
 
-    An iterable dataset is read by this process: several would each read all of it.
+    An iterable dataset is read by this process, since each worker would read all of it.
     """
     images: list[Tensor] = []
     labels: list[int] = []
@@ -41,7 +41,7 @@ def read_items(dataset: TorchDataset[Any], where: str, workers: int = 0) -> tupl
 
 
 class _Items(TorchDataset[Item | str]):
-    """Items as tensors, or what is wrong with them: an exception would reach the user through a worker's traceback."""
+    """Items as tensors, or error messages: an exception would reach the user as a worker's traceback."""
 
     def __init__(self, dataset: TorchDataset[Any]) -> None:
         self.dataset = dataset
@@ -72,14 +72,14 @@ def _label(label: Any) -> int:
 
 
 def _image(image: Any) -> Tensor:
-    """uint8 [C, H, W] of a Pillow picture, of uint8 numbers, or of numbers in [0, 1]; a vector stays as it is."""
+    """uint8 [C, H, W] of a Pillow image, of uint8 numbers, or of numbers in [0, 1]; a vector is unchanged."""
     if isinstance(image, Image.Image):
         pixels = np.array(image if image.mode == "L" else image.convert("RGB"))
         return torch.from_numpy(np.atleast_3d(pixels)).permute(2, 0, 1).contiguous()
     try:
         x = torch.as_tensor(image)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"an image must be a tensor or a Pillow picture, not {type(image).__name__}") from None
+        raise ValueError(f"an image must be a tensor or a Pillow image, not {type(image).__name__}") from None
     if x.ndim == 1 and x.is_floating_point():
         return x
     x = x[None] if x.ndim == 2 else x

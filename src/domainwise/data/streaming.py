@@ -1,6 +1,6 @@
-"""Data that does not fit the device: gathered on the host, ahead of time, and copied while the device computes.
+"""Streaming of images that do not fit the device: gathered on the host and copied while the device computes.
 
-What is drawn is the same whether images live on the device or stream to it; only where they are gathered differs.
+Streaming never changes which images are drawn, only where they are gathered.
 """
 
 from collections import deque
@@ -15,17 +15,16 @@ from torch import Tensor
 from domainwise.data.environments import Environments
 
 DEPTH = 3
-"""Batches that are gathered ahead."""
+"""Batches that are prefetched."""
 
 Tensors = tuple[Tensor, ...]
 
 
-class Ahead:
-    """Jobs done one after another by a background thread, on a CUDA stream of its own; results are taken in order.
+class Prefetcher:
+    """Runs jobs in order in a background thread with its own CUDA stream; results are taken in the same order.
 
-    Taking a result makes the device's current stream wait for its copy, never the host. The host waits only where the
-    thread has not yet come so far, which is where gathering is slower than the steps it feeds, and where the device is
-    DEPTH results behind, so that no more of them lie there than that.
+    Taking a result makes the device's current stream wait for the copy, not the host. The host waits only if the thread
+    is behind (gathering is slower than training), or if the device is DEPTH results behind, which bounds its memory.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +32,7 @@ class Ahead:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(device))
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self.pending: deque[Future[tuple[Tensors, torch.cuda.Event | None]]] = deque()
         self.taken: deque[torch.cuda.Event] = deque()
 
@@ -62,7 +61,7 @@ class Ahead:
         wait(self.pending)
 
     def clear(self) -> None:
-        """Forgets all jobs; when it returns, none is being done."""
+        """Drops all jobs; returns when none is running."""
         for job in self.pending:
             if not job.cancel():
                 job.exception()
@@ -70,19 +69,19 @@ class Ahead:
 
 
 def chunks(environments: Environments, rows: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images (uint8) and labels of the rows, `size` at a time, on the device; gathered ahead if they are streamed."""
+    """Images (uint8) and labels of the rows, `size` at a time, on the device; prefetched if they are streamed."""
     parts = rows.split(size)
     if not environments.streamed:
-        yield from map(environments.take, parts)
+        yield from map(environments.gather, parts)
         return
-    ahead = Ahead(environments.device)
+    prefetcher = Prefetcher(environments.device)
     try:
         for number, part in enumerate(parts):
-            ahead.put(partial(environments.take, part))
+            prefetcher.put(partial(environments.gather, part))
             if number >= DEPTH:
-                yield ahead.get()  # type: ignore[misc]
-        while ahead.pending:
-            yield ahead.get()  # type: ignore[misc]
+                yield prefetcher.get()  # type: ignore[misc]
+        while prefetcher.pending:
+            yield prefetcher.get()  # type: ignore[misc]
     finally:
-        ahead.clear()
-        ahead.pool.shutdown()
+        prefetcher.clear()
+        prefetcher.pool.shutdown()

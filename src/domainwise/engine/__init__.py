@@ -1,1 +1,1 @@
-"""The engine: one loop of steps, evaluations and checkpoints."""
+"""The engine: `train` is the loop, `session` one training in memory, `evaluation` its scores, `recorder` its files."""

@@ -1,4 +1,4 @@
-"""Where a training runs and how precisely it computes."""
+"""The device of a training and the precision of its arithmetic."""
 
 import torch
 
@@ -9,21 +9,21 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def check_device(name: str) -> None:
-    """All names are told: to who asks for a gpu, the nearest is cpu."""
+    """Unknown device names list all valid ones."""
     if name not in DEVICES:
         raise UserError(f"unknown device {name!r}: known: {', '.join(DEVICES)}")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU if there is one, else the CPU."""
     check_device(name)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: no CUDA device found; use --device cpu")
+        raise UserError("no CUDA device found: use the CPU", argument="device")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def pick_precision(name: str, device: str) -> str:
-    """`auto` is tf32 on a GPU and fp32 elsewhere; a GPU asked for by name may be on another machine."""
+    """`auto` is tf32 on a GPU and fp32 elsewhere; device "cuda" may be a GPU of another machine."""
     if name == "auto":
         return "tf32" if device == "cuda" or pick_device(device).type == "cuda" else "fp32"
     if name not in PRECISIONS:
@@ -32,11 +32,11 @@ def pick_precision(name: str, device: str) -> str:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """A precision is refused where the hardware lacks it or would only emulate it."""
+    """Raises UserError if the hardware lacks the precision or would only emulate it."""
     if precision == "tf32" and device.type != "cuda":
-        raise UserError(f"--precision tf32: this {device.type} has no TF32; use --precision fp32")
+        raise UserError(f"this {device.type} has no TF32: use fp32 in place of tf32", argument="precision")
     if precision == "bf16" and not _has_bf16(device):
-        raise UserError(f"--precision bf16: this {device.type} has no bf16 arithmetic; use --precision fp32")
+        raise UserError(f"this {device.type} has no bf16 arithmetic: use fp32 in place of bf16", argument="precision")
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -1,4 +1,4 @@
-"""Judging: accuracy and loss on splits of domains, in large batches, one synchronisation for all of them."""
+"""Evaluation: accuracy and loss on splits of domains, in large batches, with one synchronisation for all of them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -16,67 +16,69 @@ from domainwise.protocol.runs import Run
 
 log = logging.getLogger(__name__)
 
-Part = tuple[str, str]
-"""(domain, split)."""
+Split = tuple[str, str]
+"""(domain, "in" or "out")."""
 
 
-def parts_to_judge(run: Run, environments: Environments) -> dict[Part, Tensor]:
-    """The rows that some selection rule looks at: `out` of the training domains, `in` and `out` of the others.
+def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tensor]:
+    """The rows that some selection rule uses: `out` of the training domains, `in` and `out` of the others.
 
-    With full curves, `in` of the training domains too. A validation domain is judged whole, as its `in`.
+    With full curves, `in` of the training domains too. All of a validation domain is evaluated, as its `in`.
     """
-    parts = {}
+    splits = {}
     for domain in run.domains:
-        split = environments.split(domain, run.trial, run.held_out_of(domain))
+        rows = environments.split(domain, run.trial, run.held_out_of(domain))
         for name in ("out",) if domain in run.train_domains and not run.full_curves else ("in", "out"):
-            if len(split[name]):
-                parts[domain, name] = split[name].to(environments.device)
-    return parts
+            if len(rows[name]):
+                splits[domain, name] = rows[name].to(environments.device)
+    return splits
 
 
 class Evaluator:
-    """Judges one training again and again; on a GPU by replaying a graph, recorded the second time.
+    """Evaluates one training repeatedly; on a GPU by replaying a CUDA graph, recorded the second time.
 
-    Asking and hearing the answer are two things, so that other trainings can keep the GPU busy in between.
+    `launch` does not wait for the GPU and `results` does, so that other trainings can use the GPU in between.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
         environments: Environments,
-        parts: Mapping[Part, Tensor],
+        splits: Mapping[Split, Tensor],
         train_domains: Sequence[str],
+        *,
+        capture: bool = True,
     ) -> None:
-        self.parts, self.measure = parts, partial(scores, algorithm, environments, parts, train_domains)
-        self.scores = torch.zeros(len(parts), 2, device=environments.device, dtype=torch.float64)
+        self.splits, self.measure = splits, partial(scores, algorithm, environments, splits, train_domains)
+        self.scores = torch.zeros(len(splits), 2, device=environments.device, dtype=torch.float64)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.capture = environments.device.type == "cuda" and not environments.streamed
+        self.capture = capture and environments.device.type == "cuda" and not environments.streamed
         self.warm = False
 
-    def ask(self) -> None:
-        """Begins to judge, in eval mode; does not wait for a GPU."""
-        if not self.parts:
+    def launch(self) -> None:
+        """Starts an evaluation in eval mode."""
+        if not self.splits:
             return
         if self.capture and self.warm:
-            self.capture, self.graph = False, self._recorded()
+            self.capture, self.graph = False, self._record()
         if self.graph is None:
             self._measure()
         else:
             self.graph.replay()
         self.warm = True
 
-    def answers(self) -> dict[Part, tuple[float, float]]:
-        """(accuracy, mean loss) on each part, as last asked for; nothing where nothing was held out."""
-        return dict(zip(self.parts, map(tuple, self.scores.tolist()), strict=True))
+    def results(self) -> dict[Split, tuple[float, float]]:
+        """(accuracy, mean loss) on each split by the last evaluation; empty if nothing was held out."""
+        return dict(zip(self.splits, map(tuple, self.scores.tolist()), strict=True))
 
-    def __call__(self) -> dict[Part, tuple[float, float]]:
-        self.ask()
-        return self.answers()
+    def __call__(self) -> dict[Split, tuple[float, float]]:
+        self.launch()
+        return self.results()
 
     def _measure(self) -> None:
         self.scores.copy_(self.measure())
 
-    def _recorded(self) -> torch.cuda.CUDAGraph | None:
+    def _record(self) -> torch.cuda.CUDAGraph | None:
         try:
             return record(self._measure, warm_up=2)
         except torch.OutOfMemoryError:
@@ -86,25 +88,25 @@ class Evaluator:
             return None
 
 
-def judge(
-    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], train_domains: Sequence[str]
-) -> dict[Part, tuple[float, float]]:
-    """(accuracy, mean loss) on each part, in eval mode, once."""
-    return Evaluator(algorithm, environments, parts, train_domains)()
+def evaluate(
+    algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
+) -> dict[Split, tuple[float, float]]:
+    """(accuracy, mean loss) on each split, in eval mode, once."""
+    return Evaluator(algorithm, environments, splits, train_domains)()
 
 
 @torch.no_grad()
 def scores(
-    algorithm: Algorithm, environments: Environments, parts: Mapping[Part, Tensor], train_domains: Sequence[str]
+    algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
 ) -> Tensor:
-    """Accuracy and mean loss of each part, [parts, 2], without waiting for them.
+    """Accuracy and mean loss on each split, [splits, 2], without waiting for the device.
 
     An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
     totals = []
-    for (domain, _), rows in parts.items():
+    for (domain, _), rows in splits.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
         for images, y in chunks(environments, rows, batch_size):
@@ -117,7 +119,7 @@ def scores(
 
 
 def chunk_size(environments: Environments) -> int:
-    """Images judged at once: on a GPU as many small ones as keep it busy, and large ones as leave room for others."""
+    """Images per batch: on a GPU enough small ones to keep it busy, and few enough large ones to leave memory."""
     if environments.device.type != "cuda":
         return 500
     return min(max(256, 2**21 // (environments.images[0].numel() // environments.shape[0])), 2048)

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM as a question the training loop asks between steps, not an exception in the middle of one.
+"""Ctrl-C and SIGTERM as a flag that the training loop checks between steps, not an exception in the middle of one.
 
-Around it, in the process that a user started, both are the same exception.
+Around the loop, in the process that a user started, both raise KeyboardInterrupt.
 """
 
 import signal
@@ -14,20 +14,20 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 class Interruption:
-    """Within it, the first SIGINT or SIGTERM sets `requested`. A second Ctrl-C acts as it would have without it.
+    """Within it, the first SIGINT or SIGTERM sets `requested`. A second Ctrl-C acts as it does outside.
 
-    A second SIGTERM does nothing: who stops a group of processes sends one to each, and a driver one to its workers.
-    Trainings that take turns share one: it listens from the first entry to the last exit.
+    A second SIGTERM does nothing: a process may get one with its process group, and another from its driver.
+    Interleaved trainings share one object: it handles signals from the first entry to the last exit.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._inside = 0
+        self._entered = 0
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        self._inside += 1
-        if self._inside == 1 and not self.requested and threading.current_thread() is threading.main_thread():
+        self._entered += 1
+        if self._entered == 1 and not self.requested and threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._previous[number] = signal.signal(number, self._request)
         return self
@@ -44,16 +44,16 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._inside -= 1
-        if not self._inside:
+        self._entered -= 1
+        if not self._entered:
             self._restore(*SIGNALS)
 
 
 @contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Within it the first SIGTERM (`timeout`, a container or a scheduler that stops) is Ctrl-C, on which commands save.
+def sigterm_as_keyboard_interrupt() -> Iterator[None]:
+    """Within it, the first SIGTERM (of `timeout`, a container or a scheduler) acts like Ctrl-C, on which commands save.
 
-    Others do nothing, so that saving is not cut short. Who ignores SIGTERM, or has a handler, keeps it.
+    Later ones do nothing, so that saving is not cut short. A process that handles or ignores SIGTERM is left as it is.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -57,7 +57,7 @@ def penalty_ldat(logits: Logits, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Penalties:
-    """All four on one domain's samples."""
+    """The four penalties on one domain's samples."""
 
     irm: float
     at: float
@@ -90,7 +90,7 @@ def track_penalties(session: Session, step: int) -> list[PenaltyRecord]:
     for number, domain in enumerate(run.train_domains):
         rows = environments.split(domain, run.trial, run.held_out)["in"]
         rows = rows[permutation(len(rows), "track", run.trial, domain)][:SAMPLES].to(environments.device)
-        images, y = environments.take(rows)
+        images, y = environments.gather(rows)
         measured = penalties(partial(algorithm.predict, domain=number), environments.normalise(images), y)
         records.append(PenaltyRecord(run.id, step, domain, **asdict(measured)))
     algorithm.train()

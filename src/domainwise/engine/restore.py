@@ -1,6 +1,6 @@
-"""A trained model back in memory, with the data and the description it belongs to."""
+"""Load a finished run for analysis: its description, its data and its trained algorithm."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,16 +8,16 @@ import torch
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
+from domainwise.engine.assemble import make_predictor
 from domainwise.engine.devices import pick_device
-from domainwise.engine.session import Session
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A run that has ended: its data, and its algorithm in eval mode with the weights of the last step."""
+class TrainedRun:
+    """A finished run: its data, and its algorithm in eval mode with the weights of the last step."""
 
     run: Run
     environments: Environments
@@ -25,7 +25,7 @@ class Trained:
     folder: Path
 
     def domain_number(self, domain: str) -> int | None:
-        """How `Algorithm.predict` calls a domain: a training domain by its number, None for an unseen one."""
+        """The domain as `Algorithm.predict` takes it: the number of a training domain, None for an unseen one."""
         return self.run.train_domains.index(domain) if domain in self.run.train_domains else None
 
 
@@ -35,25 +35,27 @@ def restore(
     data_root: Path | None = None,
     environments: Environments | None = None,
     device: str = "cpu",
-) -> Trained:
-    """The model that a training left in `path` (OUT/<run id>); only a run that ended well has one."""
+) -> TrainedRun:
+    """The trained run in `path` (OUT/<run id>), without optimiser and batches; it must have finished successfully."""
     folder = finished(Path(path))
     run = folder.run
     data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
-    with torch.random.fork_rng():
-        session = Session(replace(run, weights=""), data, pick_device(device))  # the weights it started from are gone
+    rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
+    data = data.standardised(torch.cat(rows)).to(pick_device(device))
+    sizes = [len(part) for part in rows]
+    algorithm = make_predictor(run.algorithm, run.network, run.hparams, data.preprocessing, sizes, run.precision)
     try:
-        session.algorithm.load_state_dict(folder.load_model())
+        algorithm.load_state_dict(folder.load_model())
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"{folder.model_file} does not fit its run ({reason}): delete {folder.path}, and train it again"
         ) from None
-    return Trained(run, session.environments, session.algorithm.eval(), folder.path)
+    return TrainedRun(run, data, algorithm, folder.path)
 
 
 def finished(path: Path) -> RunFolder:
-    """The folder of a run that ended well; any other is the user's mistake."""
+    """The folder of a run that finished successfully; any other is a UserError."""
     folder = RunFolder.at(path)
     status = folder.status()
     if status is None:

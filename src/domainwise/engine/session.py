@@ -1,6 +1,5 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.data.environments import Environments
 from domainwise.engine.assemble import make_network
-from domainwise.engine.execution.capture import WORTH_COMPILING, CapturedStep
-from domainwise.engine.execution.thread_parallel import share
+from domainwise.engine.execution import Execution
+from domainwise.engine.execution.ranks import Ranks
 from domainwise.nets.loading import start_from
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.runs import Run
@@ -25,12 +24,18 @@ class Session:
     """The algorithm, its batches and its random streams.
 
     Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
-    trial and seed, not on the algorithm: two algorithms of one trial start alike and see the same batches, and compare
-    in pairs.
+    trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
+    batches, so their results are paired. `execution` is how steps run; by default the fastest way on the device.
     """
 
     def __init__(
-        self, run: Run, environments: Environments, device: torch.device, data_root: Path | None = None
+        self,
+        run: Run,
+        environments: Environments,
+        device: torch.device,
+        data_root: Path | None = None,
+        *,
+        execution: Execution | None = None,
     ) -> None:
         self.run, self.device, self.data_root = run, device, data_root
         domains = (*run.train_domains, "unseen", *run.test_domains)
@@ -45,13 +50,15 @@ class Session:
         self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
         self.loss_sum = torch.zeros((), device=device)
         self.next_step = 0
-        self.seconds = 0.0
-        self.captured: CapturedStep | None = None
-        self.sharing: AbstractContextManager[None] = nullcontext()
-        if device.type == "cuda":
-            self.captured = self.captured_step(compile=run.steps >= WORTH_COMPILING)
-        else:
-            self.sharing = share(self.algorithm, run.precision)
+        self.execution = execution or Execution.choose(Ranks(device), run.steps)
+        self.execution.check(self.algorithm, run.network)
+        self.captured = self.execution.captured_step(
+            self.algorithm,
+            tensors=[self.loss_sum],
+            generators=[self.augmentation] if self.environments.streamed else [stream, self.augmentation],
+            settle=self.batches.settle,
+            prepare=prepare,
+        )
 
     def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
         run, data = self.run, self.environments
@@ -63,39 +70,26 @@ class Session:
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
-        with self.sharing:
-            self.algorithm.schedule(self.next_step, self.batches.draw)
-            self.batches.advance()
-            if self.captured is None:
-                self.update()
-            else:
-                self.captured(self.update)
+        self.algorithm.schedule(self.next_step, self.batches.draw)
+        self.batches.advance()
+        if self.captured is None:
+            self.update()
+        else:
+            self.captured(self.update)
         self.next_step += 1
 
     def update(self) -> None:
         self.loss_sum += self.algorithm.step(*self.batches.current())
 
-    def captured_step(self, *, compile: bool) -> CapturedStep:
-        in_the_step = [] if self.environments.streamed else [self.batches.generator]
-        return CapturedStep(
-            self.algorithm,
-            tensors=[self.loss_sum],
-            generators=[*in_the_step, self.augmentation],
-            settle=self.batches.settle,
-            prepare=self.batches.prepare,
-            compile=compile,
-        )
-
     def diverged(self) -> bool:
-        """Whether any loss since the start was NaN or infinite: a sum never forgets one."""
+        """Whether any loss since the start was NaN or infinite: then their sum is, too."""
         return not bool(torch.isfinite(self.loss_sum))
 
     def state(self) -> dict[str, Any]:
-        """All that later steps depend on."""
+        """Everything later steps depend on."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "next_step": self.next_step,
-            "seconds": self.seconds,
             "loss_sum": self.loss_sum,
             "algorithm": self.algorithm.state(),
             "batches": self.batches.state(),
@@ -105,11 +99,12 @@ class Session:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        made_on = "cpu" if state["cuda"] is None else "cuda"
-        if made_on != self.device.type:  # random streams are each device's own
-            how = f"continue with --device {made_on}, or delete checkpoint.pt in {self.run.id} to begin again"
-            raise UserError(f"{self.run}: its checkpoint was made on {made_on}, this is {self.device.type}; {how}")
-        self.next_step, self.seconds = state["next_step"], state["seconds"]
+        saved_on = "cpu" if state["cuda"] is None else "cuda"
+        if saved_on != self.device.type:  # the random streams of CPU and GPU differ
+            how = f"continue on {saved_on}, or delete checkpoint.pt in {self.run.id} to start again"
+            message = f"{self.run}: its checkpoint was made on {saved_on}, this is {self.device.type}; {how}"
+            raise UserError(message, argument="device")
+        self.next_step = state["next_step"]
         self.loss_sum.copy_(state["loss_sum"])
         self.algorithm.load_state(state["algorithm"])
         self.batches.load_state(state["batches"])
@@ -118,4 +113,4 @@ class Session:
         if state["cuda"] is not None:
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if self.captured is not None:
-            self.captured.forget()
+            self.captured.discard_graphs()

@@ -1,6 +1,6 @@
 """Trackers: a run's records also sent to TensorBoard, Weights & Biases or MLflow, as they are made.
 
-The records in the run's folder stay what counts: a tracker that fails is left alone with a warning, and training goes
+The records in the run's folder remain authoritative: a tracker that fails is dropped with a warning, and training goes
 on. A run that continues from its checkpoint continues its curves.
 """
 
@@ -19,20 +19,20 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Anything that wants to hear of one run."""
+    """Receives the evaluations of one run."""
 
     def record(self, step: int, values: dict[str, float]) -> None:
-        """What was measured after a step: "accuracy/<domain>/<split>" and "loss/<domain>/<split>"."""
+        """The evaluation after a step: "accuracy/<domain>/<split>" and "loss/<domain>/<split>"."""
 
     def end(self, status: Status | None) -> None:
-        """How the run ended; None where it only stopped, to be continued."""
+        """The run ended with this status; None if it was stopped and can be continued."""
 
 
 class TensorBoard:
-    """Event files in the run's own folder: tensorboard --logdir OUT."""
+    """Event files in the run's folder: tensorboard --logdir OUT."""
 
     def __init__(self, run: Run, folder: Path) -> None:
-        self.writer: Any = _need("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder / "tensorboard"))
+        self.writer: Any = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder / "tensorboard"))
         self.writer.add_text("run", f"{run}\n\n" + "\n".join(f"- {k}: {v}" for k, v in run.describe().items()))
 
     def record(self, step: int, values: dict[str, float]) -> None:
@@ -50,7 +50,7 @@ class WandB:
     """A run of the same identity in the project `domainwise`; WANDB_PROJECT and WANDB_MODE are respected."""
 
     def __init__(self, run: Run, folder: Path) -> None:
-        wandb = _need("wandb", "wandb")
+        wandb = _import("wandb", "wandb")
         self.run: Any = wandb.init(
             project=wandb.env.get_project() or "domainwise",
             id=run.id,
@@ -72,14 +72,14 @@ class WandB:
 
 
 class MLflow:
-    """A run of the experiment `domainwise` where MLFLOW_TRACKING_URI says; its tag `domainwise.run` is the identity."""
+    """A run of the experiment `domainwise` at MLFLOW_TRACKING_URI; its tag `domainwise.run` is the run's identity."""
 
     TAG = "domainwise.run"
 
-    def __init__(self, run: Run, folder: Path) -> None:  # noqa: ARG002 (MLflow knows its own place)
-        self.client: Any = _need("mlflow", "mlflow").MlflowClient()
-        found = self.client.get_experiment_by_name("domainwise")
-        experiment = found.experiment_id if found else self.client.create_experiment("domainwise")
+    def __init__(self, run: Run, folder: Path) -> None:  # noqa: ARG002 (MLflow chooses the folder)
+        self.client: Any = _import("mlflow", "mlflow").MlflowClient()
+        existing = self.client.get_experiment_by_name("domainwise")
+        experiment = existing.experiment_id if existing else self.client.create_experiment("domainwise")
         earlier = self.client.search_runs([experiment], f"tags.`{self.TAG}` = '{run.id}'", max_results=1)
         self.id: str = (
             earlier[0].info.run_id
@@ -107,15 +107,15 @@ TRACKERS: dict[str, type[TensorBoard] | type[WandB] | type[MLflow]] = {
 
 
 def check(names: Sequence[str]) -> None:
-    """Finds an unknown name or a missing package before any work."""
+    """Raises UserError for an unknown name or a missing package, before any work."""
     for name in names:
         if name not in TRACKERS:
             raise unknown("tracker", name, TRACKERS)
-        _need({"tensorboard": "torch.utils.tensorboard"}.get(name, name), name)
+        _import({"tensorboard": "torch.utils.tensorboard"}.get(name, name), name)
 
 
 class Trackers:
-    """All trackers of one run. The first failure of one is logged, and it hears no more."""
+    """All trackers of one run. A tracker that fails is dropped, with a warning."""
 
     def __init__(self, names: Sequence[str], run: Run, folder: Path) -> None:
         self.active: dict[str, Tracker] = {}
@@ -123,7 +123,7 @@ class Trackers:
             try:
                 self.active[name] = TRACKERS[name](run, folder)
             except Exception as error:
-                self._lose(name, error)
+                self._drop(name, error)
 
     def record(self, step: int, records: Sequence[Record]) -> None:
         values = {}
@@ -134,22 +134,24 @@ class Trackers:
             try:
                 tracker.record(step, values)
             except Exception as error:
-                self._lose(name, error)
+                self._drop(name, error)
 
     def end(self, status: Status | None) -> None:
         for name, tracker in list(self.active.items()):
             try:
                 tracker.end(status)
             except Exception as error:
-                self._lose(name, error)
+                self._drop(name, error)
 
-    def _lose(self, name: str, error: Exception) -> None:
+    def _drop(self, name: str, error: Exception) -> None:
         self.active.pop(name, None)
-        log.warning("%s hears no more of this run (%s: %s); its records go on", name, type(error).__name__, error)
+        log.warning(
+            "%s no longer tracks this run (%s: %s); its records are still written", name, type(error).__name__, error
+        )
 
 
-def _need(module: str, package: str) -> Any:
+def _import(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise UserError(f"--log-to {package} needs {package}: pip install {package}") from None
+        raise UserError(f"{package} is not installed: pip install {package}", argument="log_to") from None

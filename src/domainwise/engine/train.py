@@ -3,10 +3,9 @@
 import gc
 import logging
 import math
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,21 +14,19 @@ import torch
 from domainwise.algorithms.base import Algorithm
 from domainwise.core import files
 from domainwise.core.errors import UserError
-from domainwise.core.locks import RunLock, RunLocked
-from domainwise.core.provenance import provenance
+from domainwise.core.locks import RunLocked
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_precision, pick_device
-from domainwise.engine.evaluation import Evaluator, parts_to_judge
-from domainwise.engine.execution.capture import changing
-from domainwise.engine.execution.data_parallel import spread_session
-from domainwise.engine.execution.isolation import RunContext, apart
-from domainwise.engine.execution.ranks import Crew, LeadersClaim, SharedFolder, join
+from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
+from domainwise.engine.execution import Execution
+from domainwise.engine.execution.capture import changing_tensors
+from domainwise.engine.execution.isolation import RunContext, isolated
+from domainwise.engine.execution.ranks import Ranks, SharedRunFolder, join_ranks
 from domainwise.engine.interrupt import Interruption
-from domainwise.engine.penalties import track_penalties
+from domainwise.engine.recorder import Recorder
 from domainwise.engine.session import Session
-from domainwise.engine.trackers import Trackers
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 
@@ -37,8 +34,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a training left: its records, how it ended, and the trained algorithm (None if it had ended before)."""
+class TrainingResult:
+    """The records, status and folder of a training, and the trained algorithm (None if it had ended before)."""
 
     run: Run
     records: list[Record]
@@ -47,16 +44,16 @@ class Outcome:
     algorithm: Algorithm | None
 
 
-Training = Generator[int, None, Outcome]
-"""A training in progress: gives the number of each step it has made, and its outcome at the end."""
+Training = Generator[int, None, TrainingResult]
+"""A training in progress: yields the number of each step after making it, and returns the result at the end."""
 
 
 class OutOfMemory(UserError):
-    """The training did not fit the device; its memory is free again."""
+    """The training did not fit into the device's memory, which is free again."""
 
 
 class Interrupted(Exception):
-    """The training was asked to stop and has saved a checkpoint; calling it again continues."""
+    """The training was stopped and has saved a checkpoint; starting it again continues."""
 
 
 def train(
@@ -70,16 +67,16 @@ def train(
     progress: Callable[[int], None] = lambda _: None,
     log_to: Sequence[str] = (),
     checkpoint_seconds: float = 30.0,
-) -> Outcome:
-    """Trains a run, or continues it from its checkpoint, or returns what it left if it had ended.
+) -> TrainingResult:
+    """Trains a run, or continues it from its checkpoint; returns the earlier result if it has ended.
 
-    A run that failed before is tried again if `retry`, and one whose records are damaged begins anew. `log_to` names
-    trackers that hear of it: tensorboard, wandb, mlflow.
+    With `retry`, a run that failed is trained again, and one whose records are damaged starts from the beginning.
+    `log_to` names trackers that also receive its records: tensorboard, wandb, mlflow.
 
-    Leaves `out/<run id>/` with run.json, records.jsonl and model.safetensors. Ctrl-C (or SIGTERM) saves a checkpoint
-    and raises Interrupted; a crash loses at most `checkpoint_seconds` of work, never a record that counts.
+    Writes run.json, records.jsonl and model.safetensors to `out/<run id>/`. Ctrl-C (or SIGTERM) saves a checkpoint and
+    raises Interrupted; a crash loses at most `checkpoint_seconds` of work.
 
-    In processes started by torchrun all of them work on this one training (see `engine.spread`).
+    Processes started by torchrun train this one model together (see `engine.execution.data_parallel`).
     """
     steps = training(
         run,
@@ -112,110 +109,97 @@ def training(
     log_to: Sequence[str] = (),
     checkpoint_seconds: float = 30.0,
 ) -> Training:
-    """What `train` does, one step at a time: several may take turns in one process, each as if it were alone."""
-    place = pick_device(device)
-    check_precision(run.precision, place)
+    """`train`, one step at a time: trainings interleaved in one process give the same results as alone."""
+    chosen = pick_device(device)
+    check_precision(run.precision, chosen)
     trackers.check(log_to)
-    crew = join(place)
-    with crew.unanimous():
+    ranks = join_ranks(chosen)
+    with ranks.all_succeed():
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
         for domain in run.domains:
-            data.cut(domain, run.held_out_of(domain))
-    folder = SharedFolder(crew.led(partial(files.writable_folder, Path(out))), run, crew)
+            data.held_out_count(domain, run.held_out_of(domain))
+    parent = ranks.on_rank_zero(partial(files.writable_folder, Path(out)))
+    folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()
-    start = partial(Session, run, data, crew.device, data_root)
-    steps = _training(folder, start, crew, interruption, retry, log_to, checkpoint_seconds)
+    execution = Execution.choose(ranks, run.steps)
+    start = partial(Session, run, data, ranks.device, data_root, execution=execution)
+    steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from apart(steps, RunContext(crew.device, run.precision)))
+        return (yield from isolated(steps, RunContext(ranks.device, run.precision)))
     except torch.OutOfMemoryError as error:
-        if not crew.leads:
-            raise  # said by this rank itself, since it may be the only one
+        if not ranks.is_rank_zero:
+            raise  # printed by this rank, since it may be the only one
         reason = str(error).partition(". ")[0]
-    gc.collect()  # only here, where the error is gone, and with it all that held on to the run's memory
+    gc.collect()  # only here: the error, which is gone now, referred to the run's memory
     torch.cuda.empty_cache()
-    raise OutOfMemory(f"{run}: {reason}; lower batch_size, use bf16, or share the GPU with fewer runs (--per-gpu)")
+    raise OutOfMemory(f"{run}: {reason}; lower batch_size, use bf16, or share the GPU with fewer runs")
 
 
 def _training(
-    folder: RunFolder,
+    folder: SharedRunFolder,
     start: Callable[[], Session],
-    crew: Crew,
     interruption: Interruption,
     retry: bool,
     log_to: Sequence[str],
     checkpoint_seconds: float,
 ) -> Training:
-    run = folder.run
-    with (RunLock if crew.leads else LeadersClaim)(folder.path) as claim, interruption:
+    run, ranks = folder.run, folder.ranks
+    with folder.locked(), interruption:
         records, status = folder.reopen(retry)
         if status is not None and not (retry and status.status == "failed"):
-            claim.forget()
-            return Outcome(run, records, status, folder.path, None)
-        with crew.unanimous():
+            folder.forget_lock()
+            return TrainingResult(run, records, status, folder.path, None)
+        with ranks.all_succeed():
             session = start()
-            spread_session(session, crew)
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
             session.load_state(checkpoint)
-        records = folder.rewind(session.next_step - 1)
         log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
-        parts = parts_to_judge(run, session.environments)
-        judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
-        judge.capture &= crew.size == 1
-        listeners = Trackers(log_to if crew.leads else (), run, folder.path)
-        started, saved = time.monotonic() - session.seconds, time.monotonic()
+        recorder = Recorder(session, folder, checkpoint, log_to, checkpoint_seconds)
+        with session.execution.divided(session.algorithm), _failures_tracked(recorder):
+            status = yield from _steps(session, recorder, ranks, interruption)
+        status = recorder.finish(status)
+    return TrainingResult(run, recorder.records, status, folder.path, session.algorithm)
 
-        status = Status(run.id, run.steps - 1, "done", "")
-        with _heard(listeners, session):
-            for step in range(session.next_step, run.steps):
-                session.step()
-                judged = run.evaluated_at(step)
-                if judged:
-                    crew.follow(changing(session.algorithm))
-                    with session.sharing:
-                        judge.ask()
-                yield step
-                if judged:
-                    session.seconds = time.monotonic() - started
-                    scores = judge.answers()
-                    if crew.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
-                        status = Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
-                        break
-                    rows = [
-                        Record(run.id, step, *part, *score, round(session.seconds, 3)) for part, score in scores.items()
-                    ]
-                    claim.ensure_owned()
-                    if "penalties" in run.track:
-                        folder.append_penalties(track_penalties(session, step))
-                    folder.append(rows)
-                    listeners.record(step, rows)
-                    log.debug("%s: judged after step %d", run.id, step)
-                    records += rows
-                stopping = crew.any(interruption.requested)
-                if stopping or time.monotonic() - saved > checkpoint_seconds:
-                    session.seconds = time.monotonic() - started
-                    claim.ensure_owned()
-                    folder.save_checkpoint(session.state())
-                    saved = time.monotonic()
-                if stopping and step < run.steps - 1:
-                    raise Interrupted(f"{run} stopped after step {step}")
-        claim.ensure_owned()
-        status = replace(status, **provenance(session.device))
-        folder.finish(status, session.algorithm.state_dict())
-        listeners.end(status)
-        log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
-        claim.forget()
-    return Outcome(run, records, status, folder.path, session.algorithm)
+
+def _steps(
+    session: Session, recorder: Recorder, ranks: Ranks, interruption: Interruption
+) -> Generator[int, None, Status]:
+    """The training loop: draw and step, evaluate and record, checkpoint, stop."""
+    run, data = session.run, session.environments
+    evaluator = Evaluator(
+        session.algorithm, data, splits_to_evaluate(run, data), run.train_domains, capture=session.execution.captures
+    )
+    for step in range(session.next_step, run.steps):
+        session.step()
+        evaluated = run.evaluated_at(step)
+        if evaluated:
+            ranks.broadcast(changing_tensors(session.algorithm))
+            evaluator.launch()
+        yield step
+        if evaluated:
+            seconds, scores = recorder.seconds, evaluator.results()
+            if ranks.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
+                return Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
+            recorder.record(step, scores, seconds)
+        stopping = ranks.any(interruption.requested)
+        if stopping or recorder.checkpoint_due():
+            recorder.save_checkpoint()
+        if stopping and step < run.steps - 1:
+            raise Interrupted(f"{run} stopped after step {step}")
+    return Status(run.id, run.steps - 1, "done", "")
 
 
 @contextmanager
-def _heard(listeners: Trackers, session: Session) -> Iterator[None]:
-    """Within it, trackers hear of a failure too, and are let go where the training stops."""
+def _failures_tracked(recorder: Recorder) -> Iterator[None]:
+    """Within it, an exception also ends the run in its trackers: as stopped if it can be continued, else as failed."""
+    session = recorder.session
     try:
         yield
     except (Interrupted, RunLocked):
-        listeners.end(None)
+        recorder.trackers.end(None)
         raise
     except Exception as error:
-        listeners.end(Status(session.run.id, session.next_step - 1, "failed", f"{type(error).__name__}: {error}"))
+        reason = f"{type(error).__name__}: {error}"
+        recorder.trackers.end(Status(session.run.id, session.next_step - 1, "failed", reason))
         raise

@@ -1,19 +1,7 @@
-"""Kernels of our own, where PyTorch's are slow; everywhere else the same in plain PyTorch."""
+"""Optional accelerated versions of plain operations: see `kernels.registry` for how they are chosen and turned off."""
 
-from domainwise.kernels import draw
+from domainwise.kernels import augment, convnet, draw, residual, stem  # noqa: F401 (they register their versions)
 from domainwise.kernels.adam import adam
-from domainwise.kernels.convolution import conv_norm_relu
-from domainwise.kernels.layers import conv_relu_group_norm, watched, whole
-from domainwise.kernels.residual import residual_blocks
-from domainwise.kernels.stem import conv_norm_relu_pool
+from domainwise.kernels.registry import accelerated, disabled, operation
 
-__all__ = [
-    "adam",
-    "conv_norm_relu",
-    "conv_norm_relu_pool",
-    "conv_relu_group_norm",
-    "draw",
-    "residual_blocks",
-    "watched",
-    "whole",
-]
+__all__ = ["accelerated", "adam", "disabled", "operation"]

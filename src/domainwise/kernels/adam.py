@@ -1,28 +1,31 @@
 """Adam over one flat tensor: torch's own kernel gives a small network's few tensors too few processors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from domainwise.kernels.group_norm import TRITON
+from domainwise.kernels.registry import accelerates, on_gpu, operation
 
 ALIGNED = 64
 """Numbers: where a parameter may begin, so that those who read it may read several at once."""
 
 
+@operation("adam")
 def adam(
-    parameters: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+    parameters: Sequence[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.Adam:
-    """Adam, which may be captured; on a GPU with Triton by our own kernel."""
-    every = list(parameters)
-    if TRITON and all(parameter.is_cuda and parameter.dtype == torch.float32 for parameter in every):
-        return FlatAdam(every, lr, betas, weight_decay)
-    capturable = all(parameter.is_cuda for parameter in every)
-    return torch.optim.Adam(every, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
+    """Adam, which may be captured on a GPU."""
+    capturable = all(parameter.is_cuda for parameter in parameters)
+    return torch.optim.Adam(parameters, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
 
 
+def _applies(parameters: Sequence[nn.Parameter], *_: object) -> bool:
+    return all(on_gpu(parameter) and parameter.dtype == torch.float32 for parameter in parameters)
+
+
+@accelerates("adam", when=_applies)
 class FlatAdam(torch.optim.Adam):
     """torch's Adam for float32 parameters on a GPU, which become views of one tensor, as do its moments.
 
@@ -31,18 +34,18 @@ class FlatAdam(torch.optim.Adam):
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+        self, parameters: Sequence[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True, capturable=True)
         self.parameters: list[nn.Parameter] = self.param_groups[0]["params"]
-        self.orders = [_order(parameter) for parameter in self.parameters]
+        self.orders = [_memory_order(parameter) for parameter in self.parameters]
         self.gaps = [self.parameters[0].new_zeros(-parameter.numel() % ALIGNED) for parameter in self.parameters]
         self.flat = self._joined(parameter.detach() for parameter in self.parameters)
         self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.count = self.flat.new_zeros(())
         for parameter, view in zip(self.parameters, self._views(self.flat), strict=True):
             parameter.data = view
-        self._own_state()
+        self._use_flat_state()
 
     def _joined(self, tensors: Iterable[Tensor]) -> Tensor:
         """Tensors like the parameters, as one, each in the order in which its parameter lies in memory."""
@@ -61,18 +64,18 @@ class FlatAdam(torch.optim.Adam):
             views.append(chunk.view(parameter.permute(order).shape).permute(inverse))
         return views
 
-    def _own_state(self) -> None:
+    def _use_flat_state(self) -> None:
         """Every parameter's state as views of the flat one, with the values it has."""
         firsts, seconds = map(self._views, self.moments)
         for parameter, first, second in zip(self.parameters, firsts, seconds, strict=True):
-            own = {"step": self.count, "exp_avg": first, "exp_avg_sq": second}
+            state = {"step": self.count, "exp_avg": first, "exp_avg_sq": second}
             for name, value in self.state[parameter].items():
-                own[name].copy_(value)
-            self.state[parameter] = own
+                state[name].copy_(value)
+            self.state[parameter] = state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._own_state()
+        self._use_flat_state()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -86,7 +89,7 @@ class FlatAdam(torch.optim.Adam):
         adam_triton.update(self.flat, self._joined(gradients), self.moments, self.count, *settings)
 
 
-def _order(tensor: Tensor) -> tuple[int, ...]:
+def _memory_order(tensor: Tensor) -> tuple[int, ...]:
     """Its dimensions as they lie in memory."""
     last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
     return (0, 2, 3, 1) if last else tuple(range(tensor.ndim))

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.data.augment import ATTEMPTS, HUE, LUMA, NUMBERS
+from domainwise.kernels.augment import ATTEMPTS, HUE, LUMA, NUMBERS
 
 BLOCK = 1024
 """Pixels that one program handles."""

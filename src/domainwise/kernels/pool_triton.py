@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.kernels.convolution import empty
-from domainwise.kernels.stem import BLOCK, parts
+from domainwise.kernels.custom_op import empty
+from domainwise.kernels.stem import BLOCK, pool_parts
 
 NOTHING = tl.constexpr(9)
 """In place of the winner's number, where ReLU made the maximum zero."""
@@ -108,12 +108,12 @@ def forward(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return y, winner
 
 
-def backward(dy: Tensor, winner: Tensor, height: int, width: int, *, summed: bool) -> tuple[Tensor, Tensor]:
+def backward(dy: Tensor, winner: Tensor, height: int, width: int, summed: bool) -> tuple[Tensor, Tensor]:
     """The gradient of x, and sums of the bias's gradient over parts of the windows [parts, C], or none of them."""
     dy = dy.contiguous(memory_format=torch.channels_last)
     samples, channels, rows, columns = dy.shape
     dx = empty(dy, channels, height, width)
-    programs, work = parts(dy), samples * rows * triton.cdiv(columns, BLOCK)
+    programs, work = pool_parts(dy), samples * rows * triton.cdiv(columns, BLOCK)
     sums = dy.new_empty(programs if summed else 0, channels, dtype=torch.float32)
     _pool_backward_kernel[programs,](
         dy,

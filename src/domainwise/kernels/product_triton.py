@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.kernels.convolution import empty, product_parts, tiles
+from domainwise.kernels.convolution import product_parts, product_tiles
+from domainwise.kernels.custom_op import empty
 
 
 @triton.jit
@@ -87,7 +88,7 @@ def _launch(
     mask: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    rows, columns, depth, warps, stages = tiles(x.shape[1], y.shape[1])
+    rows, columns, depth, warps, stages = product_tiles(x.shape[1], y.shape[1])
     pixels = y.numel() // y.shape[1]
     _product_kernel[triton.cdiv(pixels, rows) * (y.shape[1] // columns),](
         x,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.kernels.convolution import TILE, parts
+from domainwise.kernels.convolution import TILE, pixel_parts
 
 
 @triton.jit
@@ -43,12 +43,12 @@ def _relu_kernel(
         tl.store(sums_at + tl.program_id(0) * CHANNELS + channels, tl.sum(sums, 0))
 
 
-def backward(dy: Tensor, y: Tensor, beside: Tensor | None = None, *, summed: bool) -> tuple[Tensor, Tensor]:
+def backward(dy: Tensor, y: Tensor, summed: bool, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """dy, and what is beside it, where y > 0; and sums of it over parts of the pixels [parts, C], or none of them."""
     dy = dy.contiguous(memory_format=torch.channels_last)
     y = y.contiguous(memory_format=torch.channels_last)
     dz = torch.empty_like(dy, memory_format=torch.channels_last)
-    channels, (programs, columns) = y.shape[1], parts(y)
+    channels, (programs, columns) = y.shape[1], pixel_parts(y)
     sums = y.new_empty(programs if summed else 0, channels, dtype=torch.float32)
     _relu_kernel[programs, channels // columns](
         dy,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from domainwise.kernels.convolution import empty
+from domainwise.kernels.custom_op import empty
 from domainwise.kernels.stem import window_channels
 
 BLOCK = 32

@@ -1,4 +1,4 @@
-"""model.json: all that is known of a trained model but its weights, written once and read with suspicion."""
+"""model.json: everything about a trained model except its weights; checked in full when it is read."""
 
 import hashlib
 import json
@@ -6,44 +6,52 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.protocol.spaces import HParams
 
+if TYPE_CHECKING:
+    from domainwise.data.preprocessing import Preprocessing
+
 FORMAT = 1
-"""Raised when a model's folder changes meaning."""
+"""Incremented when the meaning of a model's folder changes."""
 LARGEST_INPUT = 1 << 24
-"""Numbers in one input: what a damaged shape must not exceed, lest building its network fill the memory."""
+"""The most numbers in one input; a larger shape is damaged, and building its network could exhaust the memory."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a model is, what it reads, how it was trained; `training` and `versions` are for people."""
+    """A model's algorithm, inputs and training; `training` and `versions` are for human readers."""
 
     algorithm: str
     hparams: HParams
     network: str
     classes: tuple[str, ...]
     shape: tuple[int, ...]  # of one input: [channels, height, width], or [columns] of a vector
-    mean: tuple[float, ...]  # per channel or column: the network sees (image / 255 - mean) / std, (vector - mean) / std
+    mean: tuple[float, ...]  # per channel or column
     std: tuple[float, ...]
-    domains: Mapping[str, int]  # the training domains and how many samples of each were trained on
+    domains: Mapping[str, int]  # training samples of each training domain
     training: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def vectors(self) -> bool:
-        return len(self.shape) == 1
+    def preprocessing(self) -> "Preprocessing":
+        import torch
+
+        from domainwise.data.preprocessing import Preprocessing
+
+        dtype = torch.float64 if len(self.shape) == 1 else torch.float32
+        return Preprocessing.from_values(self.shape, self.classes, self.mean, self.std, dtype)
 
     def write(self, digests: Mapping[str, str]) -> bytes:
-        """As JSON, with the digests of the files beside it and of itself."""
+        """As JSON, with the digests of the other files and a checksum."""
         content = {"format": FORMAT, **asdict(self), "files": dict(digests)}
         return json.dumps({**content, "checksum": _checksum(content)}, indent=1).encode()
 
     @classmethod
     def read(cls, text: bytes, where: str) -> tuple["Card", dict[str, str]]:
-        """The card and the digests of the files beside it; anything but a whole card of this format is refused."""
+        """The card and the digests of the other files; anything but a complete card of this format is a UserError."""
         content = _object(text, where)
         if (written := content.get("format")) != FORMAT or isinstance(written, bool):
             newer = isinstance(written, int) and written > FORMAT
@@ -59,7 +67,7 @@ class Card:
             raise UserError(f"{where} does not describe a model ({error}): train the model again") from None
 
     def _checked(self) -> "Card":
-        """Sizes that belong together are equal."""
+        """Raises ValueError if the fields contradict one another."""
         if len(self.shape) not in (1, 3) or min(self.shape) < 1 or math.prod(self.shape) > LARGEST_INPUT:
             raise ValueError(f"an input of shape {list(self.shape)}")
         if not len(self.mean) == len(self.std) == self.shape[0] or min(self.std) <= 0:
@@ -70,7 +78,7 @@ class Card:
 
 
 def versions() -> dict[str, str]:
-    """What the model was made with."""
+    """The versions a model was trained with."""
     import torch
 
     from domainwise import __version__

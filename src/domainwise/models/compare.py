@@ -1,29 +1,34 @@
 """compare: which method to ship, by accuracy on domains left out, and whether the gaps are more than noise.
 
-Every method is trained with each domain left out in turn. Draw and step are selected by training-domain validation,
-which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken over pairs of
-runs that share domain, trial and splits. They are tested against the noise of runs on these domains; how much further
-domains differ from these, a handful of them cannot tell.
+Every method is trained with each domain left out in turn. Candidate and step are selected by training-domain
+validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken
+over pairs of runs that share domain, trial and splits. They are tested against the noise of runs on these domains; how
+much other domains differ from these, a handful of domains cannot tell.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from scipy import stats
 
 from domainwise.core.phrasing import counted
-from domainwise.models.search import Candidate, Search
+from domainwise.data.environments import Environments
+from domainwise.models.fit import records_folder
+from domainwise.models.search import Candidate, finished_curves, search_candidates
 from domainwise.models.tune import Tuning, choose
+from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
+from domainwise.sweep.events import Event, Settings
+from domainwise.sweep.plan import Plan, training_options
 from domainwise.sweep.tables import AccuracyTable
 
 RULE = "training-domain"
 LEVEL = 0.05
-"""How often a gap may be called real that is noise of runs, all comparisons together."""
+"""The probability that a gap is called real although it is noise, for all comparisons together."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ class Comparison:
         return self.table.baseline
 
     def p(self, name: str) -> float:
-        """Paired t-test: how likely a gap at least this large is if there is none.
+        """Paired t-test: the probability of a gap at least this large if there is none.
 
-        Accuracies of few images are coarse, so that gaps may be equal by chance: never less than of a sign test.
+        Accuracies of few images are coarse, so that gaps may be equal by chance: p is at least that of a sign test.
         """
         gap = self.gaps[name]
         if gap.error is None or gap.mean == 0:
@@ -90,21 +95,58 @@ class Comparison:
             "p": {name: self.p(name) for name in self.gaps},
             "hparams": chosen.hparams,
             "steps": chosen.steps,
+            "candidate": chosen.number,
             "table": self.table.as_json(),
         }
 
 
-def comparison(search: Search, out: Path) -> Comparison:
+def compare(
+    environments: Environments | Path | str,
+    algorithms: str | Sequence[str] = ("ERM", "CORAL", "DAT"),
+    *,
+    candidates: int = 3,
+    trials: int = 3,
+    test_domains: Sequence[str | int] | str | int = (),
+    workers: int | None = None,
+    device: str = "auto",
+    out: Path | str | None = None,
+    data_root: Path | None = None,
+    progress: Callable[[Event], None] = lambda _: None,
+    **options: Unpack[TrainingKeywords],
+) -> Comparison:
+    """Trains every method with each domain left out in turn, and says which one to ship.
+
+    The search is that of `tune`, whose arguments these are. `out` is the folder of the runs; the same call continues.
+    """
+    training = training_options(device, data_root, **options)
+    with records_folder(out) as folder:
+        plan = search_candidates(
+            environments,
+            algorithms,
+            training,
+            candidates=candidates,
+            trials=trials,
+            test_domains=test_domains,
+            settings=Settings(folder, device, data_root, retry=True),
+            workers=workers,
+            progress=progress,
+        )
+        return comparison(plan, folder)
+
+
+def comparison(plan: Plan, out: Path) -> Comparison:
     """From the records of a search."""
-    tuning = choose(search, out)
-    scores = {str(method): by_column for method, by_column in selected(search.curves(out), RULE).items()}
+    tuning = choose(plan, out)
+    runs = plan.runs()
+    scores = {str(method): by_column for method, by_column in selected(finished_curves(runs, out), RULE).items()}
     finished = {candidate.algorithm for candidate in tuning.tried}
-    whole = [name for name in search.algorithms if name in finished and name in scores]
-    baseline = "ERM" if "ERM" in whole else whole[0]
-    by_method = {Method(name): scores[name] for name in whole}
-    plain = AccuracyTable.of(search.dataset.name, RULE, by_method, whole, baseline)
-    first = search.runs[0]
-    rows = [replace(row, draws=search.draws, trials=search.trials, steps=first.steps) for row in plain.rows]
-    table = replace(plain, rows=tuple(rows), network=first.network)
-    gaps = {name: paired(scores[name], scores[baseline]) for name in whole if name != baseline}
-    return Comparison(table, {name: gap for name, gap in gaps.items() if gap is not None}, tuning)
+    methods = [name for name in plan.algorithms if name in finished and name in scores]
+    baseline = "ERM" if "ERM" in methods else methods[0]
+    table = AccuracyTable.of(plan.dataset, RULE, {Method(name): scores[name] for name in methods}, methods, baseline)
+    rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
+    gaps = {name: paired(scores[name], scores[baseline]) for name in methods if name != baseline}
+    return Comparison(
+        replace(table, rows=tuple(rows), network=runs[0].network),
+        {name: gap for name, gap in gaps.items() if gap is not None},
+        tuning,
+    )

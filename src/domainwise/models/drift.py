@@ -1,8 +1,8 @@
-"""Drift: how far new data is from what a model was trained on, in the model's own features, without labels.
+"""Drift: the distance between new, unlabelled data and the training domains, in the features of a model.
 
-New samples are compared with the held-out samples of every training domain that the model keeps, and with all of them
-together, by the kernel two-sample test. They count as new only if they differ from each: data from any one training
-domain (or an even mixture of all) is then called new with at most the probability LEVEL.
+New samples are compared with the model's reference features, of held-out samples of every training domain, and with all
+of these together, by the kernel two-sample test. Drift is reported only if they differ from each: for data from a
+training domain (or from an even mixture of all) the probability of a false alarm is at most LEVEL.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ from domainwise.models.model import Model
 
 LEVEL = 0.01
 LARGEST = 512
-"""New samples beyond these are left out: the test would take long and say the same."""
+"""The test uses at most this many new samples: more would take long and hardly change its result."""
 FEW = 20
-"""With fewer samples, new ones or those of a training domain, only a large difference shows."""
+"""With fewer samples, new ones or reference ones of a domain, only large differences are detected."""
 TOGETHER = "all together"
 
 
 @dataclass(frozen=True)
 class Drift:
-    """The distance of new samples to each training domain, and how far those are from one another."""
+    """The distance of new samples to each training domain, and between the training domains."""
 
     samples: int
-    references: Mapping[str, int]  # samples the model keeps of each training domain; of a single one none are compared
+    references: Mapping[str, int]  # reference samples of each training domain; a single one cannot be compared
     domains: Mapping[str, TwoSamples]
     together: TwoSamples
     between: float | None  # the largest MMD^2 between two training domains; None for a single one
@@ -47,25 +47,25 @@ class Drift:
 
     @property
     def caveat(self) -> str:
-        """What so few samples, new ones or kept ones, cannot tell; empty where there are enough."""
+        """A warning about too few samples, new ones or reference ones; empty if there are enough."""
         smallest = min(self.domains, key=lambda domain: self.references[domain])
         few = [f"{self.samples} samples"] if self.samples < FEW else []
         if self.references[smallest] < FEW:
             few.append(f"{self.references[smallest]} held-out samples of {smallest}")
-        told = [f"With {' and '.join(few)} only a large difference shows."] if few else []
+        sentences = [f"With {' and '.join(few)} only a large difference shows."] if few else []
         if left_out := [domain for domain in self.references if domain not in self.domains]:
-            told.append(f"Not compared with {', '.join(left_out)}: of one held-out sample nothing can be told.")
-        return f" ({' '.join(told)})" if told else ""
+            sentences.append(f"Not compared with {', '.join(left_out)}: one held-out sample is too few.")
+        return f" ({' '.join(sentences)})" if sentences else ""
 
     @property
     def sentence(self) -> str:
-        """What it means."""
-        few = self.caveat
+        """The result in words."""
+        caveat = self.caveat
         if not self.drifted:
             tests = {**self.domains, TOGETHER: self.together}
             alike = max(tests, key=lambda name: tests[name].p)
             like = "the training domains together" if alike == TOGETHER else alike
-            return f"No drift: these samples cannot be told from {like} (p = {tests[alike].p:.2g}).{few}"
+            return f"No drift: these samples cannot be distinguished from {like} (p = {tests[alike].p:.2g}).{caveat}"
         near = self.domains[self.nearest]
         size = ""
         if self.between is not None and self.between > 0:
@@ -73,7 +73,7 @@ class Drift:
         return (
             f"Drift: these samples differ from every training domain; the nearest is {self.nearest} "
             f"(p = {near.p:.2g}){size}. Accuracies measured on the training domains need not hold here: label a few "
-            f"and evaluate.{few}"
+            f"and evaluate.{caveat}"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Drift:
 
 
 def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
-    """Compares raw inputs with the training domains; of more than LARGEST a random part."""
+    """Compares raw inputs, or a random subset of LARGEST, with the training domains."""
     reference = {domain: features for domain, features in model.reference.items() if features.shape[:1] > (1,)}
     if not reference:
         why = "its features depend on their batch" if model.card.algorithm == "ARM" else "it was fitted without any"

@@ -16,12 +16,12 @@ from domainwise.models.model import Model
 
 
 class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classifies rows of numbers [n, D] (or uint8 images [n, C, H, W]) from domains that it never saw.
+    """Classifies vectors [n, D] (or uint8 images [n, C, H, W]) from unseen domains.
 
-    `domains` names the domain of every sample that `fit` is given; without it all are of one. Further keyword arguments
-    are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...), which grids may search like any other.
-    `held_out` is the part of every domain that is not trained on but kept to measure drift against. The fitted
-    `model_` is a `Model`: it can be saved, exported and asked about drift.
+    `fit` takes `domains`, the domain of every sample; by default all samples are of one domain. Further keyword
+    arguments are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...), which a grid search may vary.
+    `held_out` is the fraction of every domain that is not trained on but used as the reference for drift. The fitted
+    `model_` is a `Model`: it can be saved, exported and checked for drift.
     """
 
     classes_: npt.NDArray[Any]
@@ -52,10 +52,10 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {**super().get_params(deep), **self._hparams}
 
     def set_params(self, **params: Any) -> "DomainGeneralizer":
-        """A name that is none of the above is a hyper-parameter, which `fit` checks, as scikit-learn's custom is."""
-        own = {name: value for name, value in params.items() if name in self._get_param_names()}
-        super().set_params(**own)
-        self._hparams = {**self._hparams, **{name: value for name, value in params.items() if name not in own}}
+        """Other names than the constructor's are hyper-parameters; `fit` checks them, as is usual in scikit-learn."""
+        arguments = {name: value for name, value in params.items() if name in self._get_param_names()}
+        super().set_params(**arguments)
+        self._hparams |= {name: value for name, value in params.items() if name not in arguments}
         return self
 
     def fit(self, X: Any, y: Any, domains: Any = None) -> "DomainGeneralizer":
@@ -65,18 +65,13 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = np.zeros(len(y), int) if domains is None else column_or_1d(domains)
         check_consistent_length(X, names)
         order = np.argsort(names, kind="stable")
-        found, counts = np.unique(names, return_counts=True)
-        inputs = torch.from_numpy(np.ascontiguousarray(X[order]))
-        channels = (inputs.shape[1],) if inputs.ndim == 2 else (inputs.shape[1], 1, 1)
-        dtype = inputs.dtype if inputs.ndim == 2 else torch.float32
-        data = Environments(
-            "samples",
-            inputs,
+        unique, counts = np.unique(names, return_counts=True)
+        data = Environments.from_images(
+            torch.from_numpy(np.ascontiguousarray(X[order])),
             torch.from_numpy(labels[order].astype(np.int64)),
-            {str(name): int(count) for name, count in zip(found, counts, strict=True)},
-            tuple(str(name) for name in self.classes_),
-            torch.zeros(channels, dtype=dtype),
-            torch.ones(channels, dtype=dtype),
+            {str(name): int(count) for name, count in zip(unique, counts, strict=True)},
+            name="samples",
+            classes=[str(name) for name in self.classes_],
         )
         self.model_ = fit(
             data,
@@ -103,7 +98,7 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _form(X: Any) -> dict[str, Any]:
-    """How scikit-learn is to read X: images as they are, all else as rows of floats."""
+    """Arguments of scikit-learn's validation: images are unchanged, everything else becomes rows of floats."""
     if getattr(X, "ndim", 0) != 4:
         return {"dtype": [np.float64, np.float32]}
     if X.dtype != np.uint8:
@@ -112,7 +107,7 @@ def _form(X: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Grids are often made of numpy's numbers."""
+    """A Python number of a numpy one, as grids often hold."""
     return value.item() if isinstance(value, np.generic) else value
 
 

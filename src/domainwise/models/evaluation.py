@@ -1,4 +1,4 @@
-"""How well a model does on labelled domains: per domain, per class, and where it is worst."""
+"""A model's accuracy on labelled domains: per domain, per class, and the worst of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class DomainScore:
-    """One domain: confusion[i][j] samples of class i were taken for class j."""
+    """The confusion matrix of one domain: confusion[i][j] samples of class i were predicted as class j."""
 
     confusion: Mapping[str, Mapping[str, int]]
     trained_on: bool
@@ -40,12 +40,12 @@ class Evaluation:
 
     @property
     def average(self) -> float:
-        """The mean of all domains' accuracies: every domain counts alike, trained on or not."""
+        """The mean accuracy over all domains, equally weighted, whether trained on or not."""
         return float(np.mean(list(self.accuracy.values())))
 
     @property
     def average_unseen(self) -> float | None:
-        """The mean over domains that were not trained on: what a new domain may expect. None without any."""
+        """The mean accuracy over the domains that were not trained on; None if there are none."""
         return self._average(trained_on=False)
 
     @property
@@ -53,8 +53,8 @@ class Evaluation:
         return self._average(trained_on=True)
 
     def _average(self, *, trained_on: bool) -> float | None:
-        found = [score.accuracy for score in self.domains.values() if score.trained_on == trained_on]
-        return float(np.mean(found)) if found else None
+        accuracies = [score.accuracy for score in self.domains.values() if score.trained_on == trained_on]
+        return float(np.mean(accuracies)) if accuracies else None
 
     @property
     def worst_domain(self) -> str:
@@ -62,16 +62,16 @@ class Evaluation:
 
     @property
     def worst_class(self) -> tuple[str, str, float]:
-        """(domain, class, accuracy) of the pair that fares worst."""
+        """(domain, class, accuracy) of the pair with the lowest accuracy."""
         pairs = [(d, name, value) for d, score in self.domains.items() for name, value in score.classes.items()]
         return min(pairs, key=lambda pair: pair[2])
 
     def __str__(self) -> str:
         domain, name, value = self.worst_class
         averages = {"unseen domains": self.average_unseen, "domains trained on": self.average_trained_on}
-        told = [f"over {which} {100 * mean:.1f} %" for which, mean in averages.items() if mean is not None]
+        known = [f"over {which} {100 * mean:.1f} %" for which, mean in averages.items() if mean is not None]
         return (
-            f"Average {', '.join(told)}; worst domain {self.worst_domain} "
+            f"Average {', '.join(known)}; worst domain {self.worst_domain} "
             f"({100 * self.accuracy[self.worst_domain]:.1f} %); worst class {name} in {domain} ({100 * value:.1f} %)."
         )
 

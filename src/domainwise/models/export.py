@@ -1,8 +1,8 @@
 """A model as one file for other runtimes: ONNX, or a program of torch.export.
 
-Normalisation is part of the file, so that nobody can get it wrong. Its input `images` is uint8 [N, C, H, W] (RGB,
-resized bilinearly to H x W as the metadata says), or `rows` float32 [N, D] for vectors; N is free. Its outputs are
-`logits` and `probabilities`, [N, classes]. Every file is compared with the model before it is left in its place.
+The file contains the normalisation. Its input is `images`, uint8 [N, C, H, W] (RGB, resized bilinearly to H x W as the
+metadata say), or `rows`, float32 [N, D], for vectors; N is dynamic. Its outputs are `logits` and `probabilities`,
+[N, classes]. Every file is compared with the model before it is written to its final path.
 """
 
 import json
@@ -28,11 +28,11 @@ SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 
 
 def export(model: Model, to: str, out: Path) -> Path:
-    """Writes the model to a file; only one that gives the model's own numbers stays."""
+    """Writes the model to a file that gives the same outputs within TOLERANCE; raises UserError otherwise."""
     if to not in SUFFIXES:
         raise unknown("format to export to", to, SUFFIXES)
-    if model.in_groups:
-        raise UserError(f"predictions of {model.card.algorithm} depend on their batch: no file can stand for the model")
+    if model.batch_dependent:
+        raise UserError(f"predictions of {model.card.algorithm} depend on their batch: it cannot be exported")
     if out.is_dir():
         raise UserError(f"{out} is a folder: name a file")
     graph = Graph(Model(model.card, model.algorithm.state_dict(), device="cpu"))
@@ -47,43 +47,39 @@ def export(model: Model, to: str, out: Path) -> Path:
 
 
 class Graph(nn.Module):
-    """What is exported: raw inputs -> logits and probabilities."""
-
-    mean: Tensor
-    std: Tensor
+    """The exported module: raw inputs -> logits and probabilities."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.card = model.card
         self.algorithm = model.algorithm
-        self.register_buffer("mean", model.reading.mean.float())
-        self.register_buffer("std", model.reading.std.float())
+        self.preprocessing = model.preprocessing.to(torch.float32)
         self.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.eval()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        pixels = inputs if self.card.vectors else inputs.float() / 255
-        logits = self.algorithm.predict((pixels - self.mean) / self.std)
+        logits = self.algorithm.predict(self.preprocessing.normalise(inputs))
         return logits, logits.softmax(1)
 
     @property
     def input_name(self) -> str:
-        return "rows" if self.card.vectors else "images"
+        return "rows" if self.preprocessing.vectors else "images"
 
     def example(self, n: int, seed: int = 0) -> Tensor:
         """n random inputs of the right kind."""
         random = torch.Generator().manual_seed(seed)
-        if not self.card.vectors:
-            return torch.randint(0, 256, (n, *self.card.shape), generator=random, dtype=torch.uint8)
-        return self.mean + self.std * torch.randn(n, *self.card.shape, generator=random)
+        seen = self.preprocessing
+        if not seen.vectors:
+            return torch.randint(0, 256, (n, *seen.shape), generator=random, dtype=torch.uint8)
+        return seen.mean + seen.std * torch.randn(n, *seen.shape, generator=random)
 
     def metadata(self) -> dict[str, str]:
-        """What a user of the file must know."""
+        """The description written into the file: inputs, outputs, classes, versions."""
         shape = ", ".join(map(str, self.card.shape))
         colours = {1: "grey", 3: "RGB"}.get(self.card.shape[0], "all")
         how = (
             f"float32 [N, {shape}]: raw rows; they are standardised inside"
-            if self.card.vectors
+            if self.preprocessing.vectors
             else f"uint8 [N, {shape}]: {colours} channels first, values 0 to 255, resized bilinearly with antialiasing "
             f"to {self.card.shape[2]} x {self.card.shape[1]} (width x height); normalised inside"
         )
@@ -99,7 +95,7 @@ class Graph(nn.Module):
 
 def _onnx(graph: Graph, file: Path) -> None:
     try:
-        import onnx  # noqa: F401 (named here, so that its absence is told)
+        import onnx  # noqa: F401 (so that the error names what is missing)
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
@@ -125,7 +121,7 @@ def _torch(graph: Graph, file: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters tell of their own insides what no user can act on."""
+    """Silences the exporters' warnings about their own internals."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -159,11 +155,11 @@ _RUNNERS: dict[str, Callable[[Path], Runner]] = {"onnx": _onnx_runner, "torch": 
 
 @torch.no_grad()
 def _check(graph: Graph, runner: Runner) -> None:
-    """The file gives the model's logits and probabilities, whatever the batch."""
+    """Compares the file's outputs with the model's, for batches of several sizes."""
     for n in BATCHES:
         x = graph.example(n, seed=n)
         for mine, theirs in zip(graph(x), runner(x), strict=True):
             gap = float(np.abs(mine.numpy() - np.asarray(theirs)).max())
             scale = max(1.0, float(mine.abs().max()))
             if not gap <= TOLERANCE * scale:
-                raise UserError(f"the exported file differs from the model by {gap:.2g} on {n} inputs: not kept")
+                raise UserError(f"the exported file differs from the model by {gap:.2g} on {n} inputs: not written")

@@ -2,11 +2,11 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -14,15 +14,13 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.engine.devices import pick_precision
-from domainwise.engine.train import Outcome, train
+from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.source import source
-from domainwise.nets.weights import planned
+from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.records import RunFolder
-from domainwise.protocol.spaces import Value
-from domainwise.sweep.plan import plan_run
+from domainwise.sweep.plan import plan_run, training_options
 
 REFERENCE = 256
 """Held-out samples of each training domain whose features the model keeps, to measure drift against."""
@@ -33,51 +31,58 @@ def fit(
     algorithm: str = "DAT",
     *,
     test_domains: Sequence[str | int] | str | int = (),
-    network: str | None = None,
-    steps: int | None = None,
-    evaluate_every: int | None = None,
-    hparams: Mapping[str, Value] | None = None,
     held_out: float | None = None,
-    precision: str = "auto",
     device: str = "auto",
-    seed: int = 0,
     out: Path | str | None = None,
     data_root: Path | None = None,
-    image_size: int | None = None,
-    weights: str = "",
-    augmentation: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
+    **options: Unpack[TrainingKeywords],
 ) -> Model:
-    """Trains on every domain but the test domains (by default on all), and gives the model of the last step.
+    """Trains on every domain but the test domains (by default on all), and returns the model of the last step.
 
-    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A part of every domain
-    (`held_out`, by default a fifth) is not trained on: it watches the accuracy, and drift is measured against it; with
-    0 all is trained on and neither is known.
+    The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fraction of every
+    domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy and to measure drift;
+    with 0 every sample is trained on and neither is possible.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
-    again returns at once, an interrupted one continues. `progress` is told the number of every step.
+    again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
+    arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
+    image_size, augmentation.
     """
-    if torchrun.size() > 1:
+    return fit_with(
+        training_options(device, data_root, **options),
+        environments,
+        algorithm,
+        test_domains=test_domains,
+        held_out=held_out,
+        device=device,
+        out=out,
+        data_root=data_root,
+        progress=progress,
+    )
+
+
+def fit_with(
+    options: TrainingOptions,
+    environments: Environments | Path | str,
+    algorithm: str,
+    *,
+    test_domains: Sequence[str | int] | str | int,
+    held_out: float | None = None,
+    device: str,
+    out: Path | str | None,
+    data_root: Path | None,
+    progress: Callable[[int], None],
+) -> Model:
+    """`fit` with its options made."""
+    if torchrun.world_size() > 1:
         raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
-    data = source(environments, data_root, image_size, network)
+    data = source(environments, data_root, options.image_size, options.network)
     if held_out is not None:
         if not 0 <= held_out < 1:
             raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
         data = replace(data, dataset=replace(data.dataset, held_out=held_out))
-    run = plan_run(
-        data.dataset,
-        algorithm,
-        test_domains,
-        hparams=hparams,
-        network=network,
-        steps=steps,
-        evaluate_every=evaluate_every,
-        seed=seed,
-        precision=pick_precision(precision, device),
-        image_size=image_size,
-        weights=planned(network or "", weights, data_root),
-        augmentation=augmentation,
-    )
+    run = plan_run(data.dataset, algorithm, test_domains, options)
     with records_folder(out) as folder:
         outcome = train(
             run, folder, device=device, data_root=data_root, environments=data.environments, progress=progress
@@ -88,8 +93,8 @@ def fit(
     return model
 
 
-def trained_model(outcome: Outcome, environments: Environments, device: str = "auto") -> Model:
-    """The model a training has left."""
+def trained_model(outcome: TrainingResult, environments: Environments, device: str = "auto") -> Model:
+    """The model of a finished training."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
         advice = "; try a smaller lr" if status.status == "diverged" else ""
@@ -110,13 +115,13 @@ def trained_model(outcome: Outcome, environments: Environments, device: str = "a
     )
     model = Model(card, RunFolder(outcome.folder.parent, run).load_model(), device=device)
     held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
-    with suppress(UserError):  # ARM's samples have no features of their own
+    with suppress(UserError):  # ARM's features belong to a batch, not to a sample
         model.reference = {domain: model.embed(environments.images[rows]).cpu() for domain, rows in held_out.items()}
     return model
 
 
-def _summary(outcome: Outcome) -> dict[str, Any]:
-    """How the model was trained and what it reached, in plain JSON values."""
+def _summary(outcome: TrainingResult) -> dict[str, Any]:
+    """The training of a model and its final accuracies, in plain JSON values."""
     last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     accuracy: dict[str, dict[str, float]] = {}
     for record in last:
@@ -134,7 +139,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
 
 @contextmanager
 def records_folder(out: Path | str | None) -> Iterator[Path]:
-    """Where the training's records go: the user's folder, or one that vanishes."""
+    """The folder of the training's records: the user's, or a temporary one."""
     if out is not None:
         yield Path(out)
         return

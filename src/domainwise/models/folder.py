@@ -1,8 +1,8 @@
-"""A model as a folder, whole or refused: model.safetensors, reference.safetensors and model.json.
+"""Save and load a model as a folder: model.safetensors, reference.safetensors and model.json.
 
-Loading executes nothing: weights are plain tensors and the network is built from its registered name. model.json holds
-the digests of the other files and its own, so that a damaged or exchanged file is found before it is used. The
-reference features of a domain go by its number: a domain may be called anything.
+Loading executes no code from the folder: weights are plain tensors and the network is built from its registered name.
+model.json holds digests of the other files and a checksum of itself, so that a damaged or exchanged file is an error.
+Reference features are stored by the number of their domain, since a domain may have any name.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ CARD, WEIGHTS, REFERENCE = "model.json", "model.safetensors", "reference.safeten
 
 
 def save(model: Model, folder: Path) -> Path:
-    """The card comes last: until it is there, what is there does not count."""
+    """Writes the card last: a folder without one is not a model."""
     files.writable_folder(folder)
     numbers = {domain: str(number) for number, domain in enumerate(model.domains)}
     reference = {numbers[domain]: features for domain, features in model.reference.items()}
@@ -34,8 +34,8 @@ def save(model: Model, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path | str, *, device: str = "auto") -> Model:
-    """The model that `Model.save`, `fit(out=...)` or `domainwise train` left in a folder."""
+def load_model(folder: Path | str, *, device: str = "auto") -> Model:
+    """The model that `Model.save`, `fit(out=...)` or `domainwise train` has written to a folder."""
     pick_device(device)
     folder = Path(folder)
     if not (folder / CARD).exists():

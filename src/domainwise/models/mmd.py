@@ -1,10 +1,10 @@
-"""Are two samples of one distribution? The kernel two-sample test.
+"""The kernel two-sample test: do two samples come from one distribution?
 
     MMD^2(X, Y) = mean_(i != j) k(x_i, x_j) + mean_(i != j) k(y_i, y_j) - 2 mean k(x_i, y_j),
     k(a, b) = exp(-|a - b|^2 / (2 s^2))
 
-estimated without bias, so it is about zero (and may be negative) when nothing differs. Its p-value is exact: under the
-null hypothesis every division of the pooled sample into two is equally likely.
+is the unbiased estimate, which is about zero (and may be negative) if the distributions are equal. The p-value of the
+permutation test is exact: under the null hypothesis every division of the pooled sample into two is equally likely.
 
 Paper: Gretton et al. 2012, https://jmlr.org/papers/v13/gretton12a.html.
 """
@@ -19,14 +19,14 @@ PERMUTATIONS = 999
 
 @dataclass(frozen=True)
 class TwoSamples:
-    """The distance between two samples, and how often one at least as large comes about by chance."""
+    """The distance between two samples, and the p-value of the permutation test."""
 
     mmd2: float
     p: float
 
 
 def median_distance(*samples: Tensor) -> float:
-    """The median heuristic: the median distance between any two points of all samples; 1 if that is zero."""
+    """The median heuristic: the median distance between two points of the pooled samples; 1 if that is zero."""
     pooled = torch.cat([sample.double() for sample in samples])
     distances = torch.pdist(pooled)
     return (float(distances.median()) if len(distances) else 0.0) or 1.0
@@ -35,7 +35,7 @@ def median_distance(*samples: Tensor) -> float:
 def compare(
     x: Tensor, y: Tensor, width: float, generator: torch.Generator, permutations: int = PERMUTATIONS
 ) -> TwoSamples:
-    """The test of X [n, F] against Y [m, F] with a kernel of this width, n and m at least 2.
+    """Tests X [n, F] against Y [m, F] with a kernel of this width; n and m are at least 2.
 
     The width must not depend on which points are in X and which in Y.
     """

@@ -1,4 +1,4 @@
-"""A trained model, ready for use: it reads what it was trained on, and says which class and how sure."""
+"""A trained model: predicts classes and probabilities, evaluates, measures drift, saves and exports itself."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,23 +11,22 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.algorithms.base import Algorithm, Problem
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import make_network
+from domainwise.engine.assemble import make_predictor
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
 from domainwise.models.source import source
-from domainwise.protocol.spaces import at_scale, override
+from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
     from domainwise.models.drift import Drift
 
 BATCH = 128
-"""Inputs at once, except for algorithms whose predictions depend on their batch."""
+"""Inputs per forward pass, except for algorithms whose predictions depend on their batch."""
 
 Weights = Mapping[str, Tensor]
 
@@ -35,24 +34,19 @@ Weights = Mapping[str, Tensor]
 class Model:
     """Made by `fit` and `load`. Predicts in fp32, whatever precision it was trained in.
 
-    Predictions of ARM and MTL depend on the batch they are in: such a model (`in_groups`) takes its inputs in the order
-    given, in groups of the training batch size, and they must come from one domain.
+    Predictions of ARM and MTL depend on their batch: such a model (`batch_dependent`) splits its inputs, in order, into
+    batches of the training batch size, and all of them must come from one domain.
     """
 
     def __init__(
         self, card: Card, weights: Weights, reference: Weights = MappingProxyType({}), device: str = "auto"
     ) -> None:
-        place = pick_device(device)
         self.card = card
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
-        nothing = torch.zeros(0, *card.shape, dtype=torch.float64 if card.vectors else torch.uint8)
-        dtype, shape = (torch.float64, (-1,)) if card.vectors else (torch.float32, (-1, 1, 1))
-        mean, std = (torch.tensor(values, dtype=dtype).view(shape) for values in (card.mean, card.std))
-        labels = torch.zeros(0, dtype=torch.int64)
-        self.reading = Environments("model", nothing, labels, {}, card.classes, mean, std).to(place)
-        self.algorithm = _algorithm(card, self.reading)
+        self.preprocessing = card.preprocessing.to(pick_device(device))
+        sizes = tuple(card.domains.values())
+        self.algorithm = make_predictor(card.algorithm, card.network, _hparams(card), self.preprocessing, sizes)
         self.algorithm.load_state_dict(dict(weights))
-        self.algorithm.eval()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -60,51 +54,51 @@ class Model:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Those it was trained on."""
+        """The training domains."""
         return tuple(self.card.domains)
 
     @property
     def device(self) -> torch.device:
-        return self.reading.mean.device
+        return self.preprocessing.mean.device
 
     @property
-    def in_groups(self) -> bool:
-        """Whether a prediction depends on the batch it is in."""
+    def batch_dependent(self) -> bool:
+        """Whether a prediction depends on the other inputs of its batch."""
         return self.algorithm.batch_dependent
 
     @property
     def batch_size(self) -> int:
-        return int(self.algorithm.hparams["batch_size"]) if self.in_groups else BATCH
+        return int(self.algorithm.hparams["batch_size"]) if self.batch_dependent else BATCH
 
     def predict(self, images: Any, *, domain: str | None = None) -> npt.NDArray[np.str_]:
         """The class names, one per input.
 
-        Inputs are uint8 arrays [N, C, H, W] of the training shape, image files, Pillow pictures (of any size), or float
-        vectors [N, D]. `domain` names the training domain they all come from, if they do; only MTL makes use of it.
+        Inputs are uint8 arrays [N, C, H, W] of the training shape, image files or Pillow images (of any size), or float
+        vectors [N, D]. `domain` names the training domain they all come from, if they do; only MTL uses it.
         """
         return np.asarray(self.classes)[self.predict_proba(images, domain=domain).argmax(1)]
 
     def predict_proba(self, images: Any, *, domain: str | None = None) -> npt.NDArray[np.float32]:
         """Probabilities [N, classes], in the order of `classes`."""
-        return self.probabilities(as_inputs(images, self.card), domain).cpu().numpy()
+        return self.probabilities(as_inputs(images, self.preprocessing), domain).cpu().numpy()
 
     def probabilities(self, inputs: Tensor, domain: str | None = None) -> Tensor:
-        """Of raw inputs, as a tensor on the model's device."""
+        """Probabilities of raw inputs, as a tensor on the model's device."""
         if domain is not None and domain not in self.domains:
             raise UserError(f"domain {domain!r} was not trained on (those were: {', '.join(self.domains)})")
         number = None if domain is None else self.domains.index(domain)
         return self._each(inputs, lambda x: self.algorithm.predict(x, number).softmax(1), len(self.classes))
 
     def features(self, images: Any) -> npt.NDArray[np.float32]:
-        """What the classifier sees, [N, features]: for pictures of the data and for telling domains apart."""
-        return self.embed(as_inputs(images, self.card)).cpu().numpy()
+        """The features that the classifier reads, [N, features]."""
+        return self.embed(as_inputs(images, self.preprocessing)).cpu().numpy()
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Features of raw inputs, as a tensor on the model's device."""
         return self._each(inputs, self.algorithm.embed, 0)
 
     def evaluate(self, environments: Environments | Path | str, *, data_root: Path | None = None) -> Evaluation:
-        """Accuracy on every domain and class of labelled data: in memory, a folder or a dataset by name.
+        """Accuracy on every domain and class of labelled data: Environments, a folder, or a dataset by name.
 
         Classes are matched by name.
         """
@@ -133,16 +127,16 @@ class Model:
         """How far new inputs, at least two, are from the training domains; see `domainwise.models.drift`."""
         from domainwise.models.drift import drift
 
-        return drift(self, as_inputs(images, self.card), seed=seed)
+        return drift(self, as_inputs(images, self.preprocessing), seed=seed)
 
     def save(self, folder: Path | str) -> Path:
-        """As a folder: weights, what is known of them, and the features drift is measured against."""
+        """Writes a folder: weights, model.json, and the reference features that drift is measured against."""
         from domainwise.models.folder import save
 
         return save(self, Path(folder))
 
     def export(self, file: Path | str) -> Path:
-        """As one file for other runtimes: .onnx, or .pt2 of torch.export; see `domainwise.models.export`."""
+        """Writes one file for other runtimes: .onnx, or .pt2 of torch.export; see `domainwise.models.export`."""
         from domainwise.models.export import SUFFIXES, export
 
         formats = {suffix: name for name, suffix in SUFFIXES.items()}
@@ -158,7 +152,7 @@ class Model:
 
     def _batches(self, inputs: Tensor) -> Iterator[Tensor]:
         for batch in inputs.split(self.batch_size) if len(inputs) else ():
-            yield self.reading.normalise(batch.to(self.device))
+            yield self.preprocessing.normalise(batch.to(self.device))
 
     def __reduce__(self) -> Any:
         weights = {name: tensor.cpu() for name, tensor in self.algorithm.state_dict().items()}
@@ -169,14 +163,10 @@ class Model:
         return f"<Model {made}, trained on {counted(len(self.domains), 'domain')}>"
 
 
-def _algorithm(card: Card, reading: Environments) -> Algorithm:
-    """The algorithm the card describes, its weights still to be filled in."""
-    method = ALGORITHMS[card.algorithm]
-    legal = at_scale(method.space, "small")
-    hparams = override(legal, {}, card.hparams, card.algorithm)
-    if missing := [name for name in legal if name not in hparams]:
+def _hparams(card: Card) -> HParams:
+    """The card's hyper-parameters, checked: all that the algorithm has, with legal values."""
+    space = at_scale(ALGORITHMS[card.algorithm].space, "small")
+    hparams = override(space, {}, card.hparams, card.algorithm)
+    if missing := [name for name in space if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
-    problem = Problem(tuple(card.domains.values()), len(card.classes), card.shape, reading.low, reading.high)
-    with torch.random.fork_rng(devices=[]):
-        network = make_network(card.network, problem, hparams, "fp32")
-        return method(network, problem, hparams, torch.Generator(reading.mean.device))
+    return hparams

@@ -1,146 +1,126 @@
-"""The search of a practitioner: every candidate trained with each domain left out in turn, and judged on it.
+"""The search for a model to ship: every candidate is trained with each domain left out in turn, and tested on it.
 
-A candidate is an algorithm with one draw of its hyper-parameters. It is judged by domains it never saw, not by samples
-like those it was trained on, because that is how it will be used.
+A candidate is an algorithm with values for its hyper-parameters. All trials of a candidate share its values, unlike
+those of a draw of `domainwise sweep`. A candidate is chosen by its accuracy on domains it never saw, not on samples
+like those it was trained on, because that is how the model will be used.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from domainwise.algorithms import ALGORITHMS
-from domainwise.core.errors import UserError, unknown
-from domainwise.data.catalogue import Dataset
+from domainwise.data.environments import Environments
+from domainwise.data.find import find_dataset
+from domainwise.data.sources.saved import save_environments, saved_dataset
+from domainwise.models.source import source
+from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
-from domainwise.protocol.spaces import HParams, Value
+from domainwise.protocol.spaces import HParams
 from domainwise.sweep.collection import read_curve
 from domainwise.sweep.events import Event, Settings
-from domainwise.sweep.local import execute
-from domainwise.sweep.plan import plan_run
+from domainwise.sweep.launch import launch
+from domainwise.sweep.plan import Plan, plan_sweep
 
 
-@dataclass(frozen=True)
-class Search:
-    """Which runs there are: algorithms x draws x trials x domains left out. All trials of a draw share its values."""
+def search_candidates(
+    data: Environments | Path | str,
+    algorithms: str | Sequence[str],
+    options: TrainingOptions,
+    *,
+    candidates: int,
+    trials: int,
+    test_domains: Sequence[str | int] | str | int,
+    settings: Settings,
+    workers: int | None,
+    progress: Callable[[Event], None],
+) -> Plan:
+    """Trains the missing runs of a search, several at once in worker processes; their records lie in `settings.out`.
 
-    dataset: Dataset
-    algorithms: tuple[str, ...]
-    draws: int = 4
-    trials: int = 1
-    test_domains: tuple[str, ...] = ()  # kept out of everything
-    hparams: Mapping[str, Value] | None = None
-    steps: int | None = None
-    evaluate_every: int | None = None
-    network: str | None = None
-    image_size: int | None = None
-    augmentation: str | None = None
-    weights: str = ""
-    precision: str = "fp32"
-    seed: int = 0
+    Data in memory is saved in that folder, so that worker processes can load it.
+    """
+    if isinstance(data, Environments):
+        named = source(data).environments
+        dataset = saved_dataset(save_environments(named, settings.out / named.name)).name
+    else:
+        dataset = find_dataset(str(data)).name
+    plan = plan_sweep(
+        dataset,
+        (algorithms,) if isinstance(algorithms, str) else tuple(algorithms),
+        options,
+        draws=candidates,
+        trials=trials,
+        test_domains=[str(d) for d in ([test_domains] if isinstance(test_domains, (str, int)) else test_domains)],
+        search="candidates",
+    )
+    events = launch("local", plan.runs(), settings, workers=workers)
+    plan.save(settings.out)
+    with closing(events):
+        for event in events:
+            progress(event)
+    return plan
 
-    def __post_init__(self) -> None:
-        if not self.algorithms:
-            raise UserError(f"name at least one algorithm of {', '.join(ALGORITHMS)}")
-        if len(set(self.algorithms)) < len(self.algorithms):
-            raise UserError(f"an algorithm is named twice in {', '.join(self.algorithms)}")
-        for kind, number in (("draws", self.draws), ("trials", self.trials)):
-            if number < 1:
-                raise UserError(f"{kind} must be at least 1, not {number}")
-        if len(self.domains) < 2:
-            raise UserError(f"{self.dataset.title}: leaving one domain out in turn needs at least 2 domains")
-        legal = {name for algorithm in self.algorithms for name in ALGORITHMS[algorithm].space}
-        for name in self.hparams or {}:
-            if name not in legal:
-                raise unknown(f"hyper-parameter of {', '.join(self.algorithms)}", name, legal)
 
-    @cached_property
-    def domains(self) -> tuple[str, ...]:
-        """Those that are trained on and left out in turn."""
-        data = self.dataset
-        kept = {data.domain(domain) for domain in self.test_domains} | {*data.validation, *data.unseen}
-        return tuple(domain for domain in data.domains if domain not in kept)
-
-    @cached_property
-    def runs(self) -> tuple[Run, ...]:
-        """Trials first, then draws: an interrupted search has compared all algorithms on what it finished."""
-        firsts = {
-            (algorithm, draw, domain): self._first(algorithm, draw, domain)
-            for draw in range(self.draws)
-            for domain in self.domains
-            for algorithm in self.algorithms
-        }
-        return tuple(replace(run, trial=trial) for trial in range(self.trials) for run in firsts.values())
-
-    def _first(self, algorithm: str, draw: int, domain: str) -> Run:
-        """The first trial's run; a hyper-parameter the user fixed applies to the algorithms that have it."""
-        own = ALGORITHMS[algorithm].space
-        return plan_run(
-            self.dataset,
-            algorithm,
-            [domain],
-            train_domains=[other for other in self.domains if other != domain],
-            hparams={name: value for name, value in (self.hparams or {}).items() if name in own},
-            draw=draw,
-            steps=self.steps,
-            evaluate_every=self.evaluate_every,
-            network=self.network,
-            image_size=self.image_size,
-            augmentation=self.augmentation,
-            weights=self.weights,
-            precision=self.precision,
-            seed=self.seed,
-        )
-
-    def execute(self, settings: Settings, workers: int | None = None) -> Generator[Event]:
-        """Trains what is missing, several runs at once, telling what happens."""
-        return execute(self.runs, settings, workers)
-
-    def curves(self, out: Path) -> list[Curve]:
-        """What the runs that ended well have recorded."""
-        folders = [RunFolder(out, run) for run in self.runs]
-        done = [folder for folder in folders if (status := folder.status()) is not None and status.status == "done"]
-        return [read_curve(folder)[0] for folder in done]
+def finished_curves(runs: Sequence[Run], out: Path) -> list[Curve]:
+    """The curves of the runs that are done."""
+    folders = [RunFolder(out, run) for run in runs]
+    done = [folder for folder in folders if (status := folder.status()) is not None and status.status == "done"]
+    return [read_curve(folder)[0] for folder in done]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm with values for its hyper-parameters and a number of steps, and how it did on domains left out."""
+    """An algorithm with values for its hyper-parameters, its best number of steps, and its accuracy on unseen domains.
+
+    Candidate number 0 of an algorithm has the default values.
+    """
 
     algorithm: str
-    draw: int
+    number: int
     hparams: HParams
     steps: int
-    accuracy: float  # on the whole of the domain left out, mean over domains and trials
+    accuracy: float  # on all samples of the domain left out, mean over domains and trials
     domains: Mapping[str, float]
 
+    @property
+    def draw(self) -> int:
+        """The former name of `number`."""
+        warnings.warn("Candidate.draw is now Candidate.number", DeprecationWarning, stacklevel=2)
+        return self.number
 
-def candidates(search: Search, curves: Sequence[Curve]) -> list[Candidate]:
-    """Every candidate all of whose runs ended well, at its best number of steps; the best first.
+
+def ranked_candidates(plan: Plan, curves: Sequence[Curve]) -> list[Candidate]:
+    """Every candidate all of whose runs are done, at its best number of steps; the best first.
 
     Ties go to fewer steps, then to the defaults, then to the algorithm named first.
     """
-    found = []
-    for algorithm in search.algorithms:
-        for draw in range(search.draws):
-            own = [curve for curve in curves if (curve.run.algorithm, curve.run.draw) == (algorithm, draw)]
-            if len(own) == search.trials * len(search.domains):
-                found.append(_candidate(own))
-    return sorted(found, key=lambda candidate: -candidate.accuracy)
+    planned = Counter((run.algorithm, run.draw) for run in plan.runs())
+    by_candidate: dict[tuple[str, int], list[Curve]] = {}
+    for curve in curves:
+        by_candidate.setdefault((curve.run.algorithm, curve.run.draw), []).append(curve)
+    finished = [
+        _candidate(by_candidate[algorithm, number])
+        for algorithm in plan.algorithms
+        for number in range(plan.draws)
+        if len(by_candidate.get((algorithm, number), [])) == planned[algorithm, number]
+    ]
+    return sorted(finished, key=lambda candidate: -candidate.accuracy)
 
 
 def _candidate(curves: Sequence[Curve]) -> Candidate:
     steps = sorted(set.intersection(*(set(curve.steps) for curve in curves)))
-    left_out: dict[str, list[list[float]]] = {}
+    by_trial: dict[str, list[list[float]]] = {}
     for curve in curves:
         (domain,) = curve.run.test_domains
-        whole = dict(zip(curve.steps, _whole(curve, domain), strict=True))
-        left_out.setdefault(domain, []).append([whole[step] for step in steps])
-    by_domain = {domain: np.mean(trials, axis=0) for domain, trials in left_out.items()}
+        accuracy = dict(zip(curve.steps, _both_splits(curve, domain), strict=True))
+        by_trial.setdefault(domain, []).append([accuracy[step] for step in steps])
+    by_domain = {domain: np.mean(trials, axis=0) for domain, trials in by_trial.items()}
     mean = np.mean(list(by_domain.values()), axis=0)
     best = int(mean.argmax())
     run = curves[0].run
@@ -148,7 +128,7 @@ def _candidate(curves: Sequence[Curve]) -> Candidate:
     return Candidate(run.algorithm, run.draw, run.hparams, steps[best] + 1, float(mean[best]), domains)
 
 
-def _whole(curve: Curve, domain: str) -> list[float]:
+def _both_splits(curve: Curve, domain: str) -> list[float]:
     """The accuracy on both splits of a domain together, at every evaluation."""
     inside, outside = curve.accuracy[domain, "in"], curve.accuracy.get((domain, "out"))
     if outside is None:

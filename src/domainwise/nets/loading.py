@@ -1,4 +1,4 @@
-"""Weights from a file into a network, without executing code."""
+"""Load weights from a file into a network, without executing code from the file."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from domainwise.nets.weights import locate
 SUFFIXES = (".safetensors", ".pth", ".pt")
 OPTIONAL = "num_batches_tracked"
 HEAD = "fc."
-OWN = "network.features."
-"""How the features' keys begin in the models that a training leaves here."""
+TRAINED = "network.features."
+"""Prefix of the features' keys in a model.safetensors of this package."""
 
 
 def start_from(features: nn.Module, reference: str, root: Path | None = None) -> None:
@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} holds more than tensors, or is damaged; it is not opened, since unpickling could execute code: "
@@ -41,33 +41,33 @@ def read(path: Path) -> dict[str, Tensor]:
         ) from None
     except (SafetensorError, RuntimeError, ValueError, EOFError, OSError) as error:
         raise UserError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
-    found = found.get("state_dict", found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    tensors = content.get("state_dict", content) if isinstance(content, dict) else content
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise UserError(f"{path} is not a dictionary of tensors: save the model's state_dict()")
-    return found
+    return tensors
 
 
 def fill(features: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Copies tensors into a network, cast to its dtype. Keys and shapes must agree; a classifier's are left out."""
-    if any(key.startswith(OWN) for key in tensors):
-        tensors = {key.removeprefix(OWN): value for key, value in tensors.items() if key.startswith(OWN)}
-    wanted = features.state_dict()
-    given = {key: value for key, value in tensors.items() if not key.startswith(HEAD)}
-    missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
-    unknown = [key for key in given if key not in wanted]
+    if any(key.startswith(TRAINED) for key in tensors):
+        tensors = {key.removeprefix(TRAINED): value for key, value in tensors.items() if key.startswith(TRAINED)}
+    expected = features.state_dict()
+    loaded = {key: value for key, value in tensors.items() if not key.startswith(HEAD)}
+    missing = [key for key in expected if key not in loaded and not key.endswith(OPTIONAL)]
+    unknown = [key for key in loaded if key not in expected]
     misshapen = [
-        f"{key} {list(given[key].shape)} instead of {list(value.shape)}"
-        for key, value in wanted.items()
-        if key in given and given[key].shape != value.shape
+        f"{key} {list(loaded[key].shape)} instead of {list(value.shape)}"
+        for key, value in expected.items()
+        if key in loaded and loaded[key].shape != value.shape
     ]
-    wrong = [
+    problems = [
         f"{len(keys)} {'key' if len(keys) == 1 else 'keys'} {kind} ({_few(keys)})"
         for kind, keys in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
         if keys
     ]
-    if wrong:
-        raise UserError(f"{path} does not fit {type(features).__name__}: {'; '.join(wrong)}")
-    features.load_state_dict(given, strict=False)
+    if problems:
+        raise UserError(f"{path} does not fit {type(features).__name__}: {'; '.join(problems)}")
+    features.load_state_dict(loaded, strict=False)
 
 
 def _few(keys: Sequence[str], most: int = 3) -> str:

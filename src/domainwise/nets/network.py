@@ -17,7 +17,7 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
     """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`.
 
     `weights` names the pre-trained weights it starts from; without, its start is random. A network whose features of a
-    sample depend on that sample alone may say so by `samples_apart = True`; then batches may be padded. One that gains
+    sample depend on that sample alone may say so by `per_sample = True`; then batches may be padded. One that gains
     nothing by being compiled may say `compiles = False`.
     """
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from domainwise.core.errors import UserError
-from domainwise.kernels import conv_norm_relu, conv_norm_relu_pool, residual_blocks
+from domainwise.kernels import operation
 from domainwise.nets.network import network
 
 Norm = Callable[[int], nn.BatchNorm2d]
@@ -47,12 +48,12 @@ class BasicBlock(nn.Module):
         self.bn2 = norm(width)
         self.downsample = shortcut(inputs, width, stride, norm)
 
-    def layers(self) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
-        return [(self.conv1, self.bn1), (self.conv2, self.bn2)]
-
+    @operation("residual_block")
     def forward(self, x: Tensor) -> Tensor:
-        y = conv_norm_relu(x, self.conv1, self.bn1)
-        return conv_norm_relu(y, self.conv2, self.bn2, (x, self.downsample))
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y))
+        y += self.downsample(x)
+        return F.relu(y, inplace=True)
 
 
 class Bottleneck(nn.Module):
@@ -71,13 +72,13 @@ class Bottleneck(nn.Module):
         self.bn3 = norm(4 * width)
         self.downsample = shortcut(inputs, 4 * width, stride, norm)
 
-    def layers(self) -> list[tuple[nn.Conv2d, nn.BatchNorm2d]]:
-        return [(self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)]
-
+    @operation("residual_block")
     def forward(self, x: Tensor) -> Tensor:
-        y = conv_norm_relu(x, self.conv1, self.bn1)
-        y = conv_norm_relu(y, self.conv2, self.bn2)
-        return conv_norm_relu(y, self.conv3, self.bn3, (x, self.downsample))
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        y += self.downsample(x)
+        return F.relu(y, inplace=True)
 
 
 def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
@@ -87,20 +88,26 @@ def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
 
 
+@operation("resnet_stem")
+def stem(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
+    """A ResNet's start: a 7x7 convolution of stride 2, BatchNorm, ReLU and a 3x3 max-pool of stride 2."""
+    return F.max_pool2d(F.relu(norm(conv(x)), inplace=True), 3, stride=2, padding=1)
+
+
 class Stage(nn.Sequential):
     """Residual blocks of one width; only the first may change the shape."""
 
+    @operation("residual_stage")
     def forward(self, x: Tensor) -> Tensor:
-        first, *others = self
-        if isinstance(first.downsample, nn.Identity):
-            return residual_blocks(x, [first, *others])
-        return residual_blocks(first(x), others)
+        for block in self:
+            x = block(x)
+        return x
 
 
 class ResNet(nn.Module):
     """A 7x7 convolution, four stages of residual blocks, and the global average: features [N, 512 or 2048]."""
 
-    samples_apart = True  # but for a BatchNorm that learns
+    per_sample = True  # but for a BatchNorm that learns
 
     def __init__(
         self,
@@ -129,7 +136,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = conv_norm_relu_pool(x, self.conv1, self.bn1)
+        x = stem(x, self.conv1, self.bn1)
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)
         return x.mean(dim=(2, 3))

@@ -1,7 +1,7 @@
-"""Pre-trained weights: which there are, and where their files lie.
+"""Pre-trained weights: the known files, and where they are looked for.
 
-A run names its weights as "file#fingerprint". The fingerprint is the first 16 digits of the file's SHA-256, so that a
-run can be planned where the file is not, and never starts from another one than planned.
+A run names its weights as "file#fingerprint". The fingerprint is the first 16 digits of the file's SHA-256: a run can
+be planned on a machine without the file, and never starts from another file than planned.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from domainwise.nets import pretrained_weights
 from domainwise.protocol.runs import WeightsReference
 
 FOLDER = "weights"
-"""Where weights lie below the data root; files in the data root itself are found too."""
+"""The folder of weights in the data root; files in the data root itself are found, too."""
 NORMALISATION = "RGB in [0, 1], mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)"
 IMAGENET = "trained on ImageNet-1k, whose images are for non-commercial research"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights known by name. Those without a checksum are published nowhere in this form: the file is the user's."""
+    """Weights known by name. Those without a checksum are not published in this form: the user provides the file."""
 
     file: str
     summary: str
@@ -65,13 +65,13 @@ WEIGHTS = {
 }
 
 
-def planned(network: str, given: str | Path = "", root: Path | None = None) -> str:
-    """What a run of this network records as its weights; "" is a random start.
+def planned(network: str, weights: str | Path = "", root: Path | None = None) -> str:
+    """The reference "file#fingerprint" that a run of this network records; "" is a random start.
 
-    `given` is a file, or what an earlier plan recorded. Without it, a network that starts from published weights is
-    planned with those, whether they are here or not.
+    `weights` is a file, or the reference of an earlier plan. By default a network that starts from published weights is
+    planned with those, whether their file is here or not.
     """
-    file = str(given)
+    file = str(weights)
     if not file:
         name = pretrained_weights(network) if network else None
         if name is None:
@@ -88,7 +88,7 @@ def planned(network: str, given: str | Path = "", root: Path | None = None) -> s
 
 
 def find(file: str, root: Path | None = None) -> Path:
-    """The file of this name or path: as it stands, in the weights folder of the data root, or in the data root."""
+    """The file of this name or path: relative to the working folder, in the weights folder, or in the data root."""
     top = data_root(root)
     places = [Path(file).expanduser(), top / FOLDER / Path(file).name, top / Path(file).name]
     for place in places:
@@ -96,12 +96,13 @@ def find(file: str, root: Path | None = None) -> Path:
             return place
     known = {weights.file: name for name, weights in WEIGHTS.items() if weights.sha256}
     name = Path(file).name
-    how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the file with --weights"
-    raise UserError(f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}")
+    how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the path of the file"
+    reason = f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}"
+    raise UserError(reason, argument="" if name in known else "weights")
 
 
 def fingerprint(path: Path) -> str:
-    """The first 16 digits of the file's SHA-256; read again only if its size or time has changed."""
+    """The first 16 digits of the file's SHA-256; recomputed only if its size or time has changed."""
     stat = path.stat()
     return _fingerprint(path.absolute(), stat.st_size, stat.st_mtime_ns)
 
@@ -119,6 +120,7 @@ def locate(reference: str, root: Path | None = None) -> Path:
     if fingerprint(path) != expected:
         raise UserError(
             f"{path} is not the file the run was planned with: its SHA-256 begins {fingerprint(path)}, "
-            f"expected {expected}; put that file there, or plan the run anew with --weights {path}"
+            f"expected {expected}; put that file there, or plan the run anew with the weights {path}",
+            argument="weights",
         )
     return path

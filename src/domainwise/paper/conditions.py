@@ -1,37 +1,36 @@
-"""What a search was made with, and where ours differ from the paper's: a number beside the paper's says so."""
+"""The conditions of a search, and where ours differ from the paper's: tables beside the paper's say so."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets.weights import planned
-from domainwise.paper.presets import Cell, network, steps
+from domainwise.paper.presets import DRAWS, TRIALS, Cell, network, steps
 from domainwise.paper.tables import PaperTable
 from domainwise.protocol.runs import WeightsReference
 from domainwise.sweep.plan import Plan
 
-DRAWS, TRIALS = 20, 3
 CLEAN = "training domains are judged on clean images, not on augmented ones"
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How much was searched, and what was trained from what on what; without a network, the latter is not known."""
+    """The size of a search and how its runs were trained; without a network, the latter is not known."""
 
     draws: int
     trials: int
     steps: int
     network: str = ""
     weights: str = ""
-    """As a Run names them; "" is a random start."""
+    """As a Run names them; "" is a random initialisation."""
     precision: str = "fp32"
     augmentation: str = "none"
     image_size: int = 0
 
 
 def of_paper(table: PaperTable, cell: Cell) -> Conditions:
-    """The paper's own: its presets, in full."""
+    """The paper's: its presets, in full."""
     data = find_dataset(cell.dataset)
     chosen = network(table, cell) or data.network
     return Conditions(
@@ -46,59 +45,58 @@ def of_paper(table: PaperTable, cell: Cell) -> Conditions:
 
 
 def of_plan(plan: Plan) -> Conditions:
-    """Those of a search that is planned."""
-    data = find_dataset(plan.dataset)
+    data, options = find_dataset(plan.dataset), plan.options
     return Conditions(
         plan.draws,
         plan.trials,
-        plan.steps or data.steps,
-        plan.network or data.network,
-        plan.weights,
-        plan.precision,
-        plan.augmentation or data.augmentation,
-        data.sized(plan.image_size),
+        options.steps or data.steps,
+        options.network or data.network,
+        options.weights,
+        options.precision,
+        options.augmentation or data.augmentation,
+        data.check_image_size(options.image_size),
     )
 
 
 def differences(table: PaperTable, ours: Iterable[tuple[Cell, Conditions]]) -> list[str]:
-    """Where searches for cells of a table differ from the paper's, in words; which datasets, where it is not all."""
-    told: dict[tuple[int, str], list[str]] = {}
-    everywhere = set()
-    for cell, own in ours:
-        everywhere.add(cell.dataset)
-        for kind, words in enumerate(_differences(own, of_paper(table, cell))):
-            if words:
-                told.setdefault((kind, words), []).append(cell.dataset)
+    """Phrases for where searches for cells of a table differ from the paper's; with datasets, where it is not all."""
+    phrases: dict[tuple[int, str], list[str]] = {}
+    every_dataset = set()
+    for cell, conditions in ours:
+        every_dataset.add(cell.dataset)
+        for kind, phrase in enumerate(_differences(conditions, of_paper(table, cell))):
+            if phrase:
+                phrases.setdefault((kind, phrase), []).append(cell.dataset)
     return [
-        words if set(where) == everywhere else f"{words} ({', '.join(dict.fromkeys(where))})"
-        for (_, words), where in sorted(told.items(), key=lambda item: item[0][0])
+        phrase if set(datasets) == every_dataset else f"{phrase} ({', '.join(dict.fromkeys(datasets))})"
+        for (_, phrase), datasets in sorted(phrases.items(), key=lambda item: item[0][0])
     ]
 
 
 def planned_differences(table: PaperTable, plans: Iterable[Plan]) -> list[str]:
-    """The same of searches that are planned."""
+    """The same for plans."""
     return differences(table, ((Cell(p.dataset, p.algorithms[0], p.setting, p.variant), of_plan(p)) for p in plans))
 
 
-def _differences(own: Conditions, paper: Conditions) -> Iterator[str]:
+def _differences(ours: Conditions, paper: Conditions) -> Iterator[str]:
     """One phrase for each kind of difference, empty where there is none."""
-    for number, whole, what in (
-        (own.draws, paper.draws, "draws"),
-        (own.trials, paper.trials, "trials"),
-        (own.steps, paper.steps, "steps"),
+    for number, full, unit in (
+        (ours.draws, paper.draws, "draws"),
+        (ours.trials, paper.trials, "trials"),
+        (ours.steps, paper.steps, "steps"),
     ):
-        short, more = f"{number} of {whole} {what}", f"{number} {what} for {whole}"
-        yield short if number < whole else more if number > whole else ""
-    if not own.network:
+        fewer, more = f"{number} of {full} {unit}", f"{number} {unit} for {full}"
+        yield fewer if number < full else more if number > full else ""
+    if not ours.network:
         return
-    for mine, theirs in (
-        (own.network, paper.network),
-        (_start(own.weights), _start(paper.weights)),
-        (own.precision, paper.precision),
-        (f"augmentation {own.augmentation}", f"augmentation {paper.augmentation}"),
-        (f"{own.image_size} pixels", f"{paper.image_size} pixels"),
+    for our, their in (
+        (ours.network, paper.network),
+        (_start(ours.weights), _start(paper.weights)),
+        (ours.precision, paper.precision),
+        (f"augmentation {ours.augmentation}", f"augmentation {paper.augmentation}"),
+        (f"{ours.image_size} pixels", f"{paper.image_size} pixels"),
     ):
-        yield f"{mine} for {theirs}" if mine != theirs else ""
+        yield f"{our} for {their}" if our != their else ""
     yield CLEAN if paper.augmentation != "none" else ""
 
 

@@ -1,34 +1,37 @@
 """How the paper ran each of its tables: steps, network, search spaces, loss cap, per dataset and algorithm.
 
-Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (steps of the dataset, its own space).
+Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (the dataset's steps, the algorithm's space).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from domainwise.core.errors import unknown
 from domainwise.data.catalogue import DATASETS
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets import pretrained_weights
 from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
+from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.spaces import Value
-from domainwise.sweep.plan import Plan
+from domainwise.sweep.plan import Plan, plan_sweep
 
+DRAWS, TRIALS = 20, 3
 LONG = {"ColoredMNIST": 10_001, "PACS": 10_001, "NICO": 8_001, "TerraIncognita": 5_001}
 """Steps of AT, UAT and DAT with several training domains ("to ensure convergence"), evaluation 0 included."""
 SHORT = 5_001
 """Steps of WRM, ADA, Mixed-Same, and of every single-source run."""
 DIGITS_STEPS = 10_001
 NETWORKS = {"PACS": "resnet18", "TerraIncognita": "resnet18", "NICO": "resnet18-scratch", "MixedSame": "resnet18"}
-"""Where the paper's network is not the dataset's own; `-scratch` is without pre-training."""
+"""The paper's networks where they are not the dataset's default; `-scratch` is without pre-training."""
 LOSS_CAPS = {"NICO": 2.0}
-"""Where the paper caps the ascent's sample losses."""
+"""Caps of the ascent's sample losses."""
 ADVERSARIAL = ("AT", "UAT", "DAT", "EnsembleUAT")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one published row needs: a search of its own."""
+    """One published row: a search."""
 
     dataset: str
     algorithm: str
@@ -38,12 +41,12 @@ class Cell:
 
 def cells(table: PaperTable) -> list[Cell]:
     """The searches behind a table, each once; averages over datasets follow from them."""
-    found = (Cell(p.dataset, p.algorithm, p.setting, p.variant) for p in table.published)
-    return [cell for cell in dict.fromkeys(found) if cell.dataset != OVER_DATASETS]
+    rows = (Cell(p.dataset, p.algorithm, p.setting, p.variant) for p in table.published)
+    return [cell for cell in dict.fromkeys(rows) if cell.dataset != OVER_DATASETS]
 
 
 def steps(table: PaperTable, cell: Cell) -> int | None:
-    """None is the dataset's own."""
+    """None is the dataset's default."""
     if cell.dataset == "Digits":
         return DIGITS_STEPS
     if cell.setting == "single" or cell.algorithm in ("WRM", "ADA") or cell.dataset == "MixedSame":
@@ -53,10 +56,10 @@ def steps(table: PaperTable, cell: Cell) -> int | None:
     return LONG.get(cell.dataset) if cell.algorithm in ADVERSARIAL else None
 
 
-def fewer_steps(table: PaperTable, cell: Cell, asked: int | None) -> int | None:
-    """What was asked for, but never more than the paper's."""
-    whole = steps(table, cell)
-    return whole if asked is None else min(asked, whole or DATASETS[cell.dataset].steps)
+def fewer_steps(table: PaperTable, cell: Cell, wanted: int | None) -> int | None:
+    """The steps that a user wants, but never more than the paper's."""
+    full = steps(table, cell)
+    return full if wanted is None else min(wanted, full or DATASETS[cell.dataset].steps)
 
 
 def network(table: PaperTable, cell: Cell) -> str | None:
@@ -64,26 +67,10 @@ def network(table: PaperTable, cell: Cell) -> str | None:
     return None if table.label == "db" else NETWORKS.get(cell.dataset)
 
 
-@dataclass(frozen=True)
-class Smaller:
-    """What a reproduction does with less or otherwise than the paper; None is as the paper does."""
-
-    draws: int = 20
-    trials: int = 3
-    steps: int | None = None
-    network: str | None = None
-    precision: str = "fp32"
-    weights: str = ""
-    """For the networks that start from some."""
-    image_size: int | None = None
-    """For the datasets that can be loaded at another size."""
-
-
-FULL = Smaller()
-
-
-def plan(table: PaperTable, cell: Cell, smaller: Smaller, seed: int = 0) -> Plan:
-    """The search of one cell."""
+def plan(table: PaperTable, cell: Cell, options: TrainingOptions = DEFAULTS, *, draws: int, trials: int) -> Plan:
+    """The search of one cell. What the options name replaces the paper's choice, where the cell allows it: weights for
+    networks that start from some, another image size for datasets that can be loaded so.
+    """
     fixed: dict[str, Value] = {}
     if cell.algorithm in ADVERSARIAL and cell.dataset in LOSS_CAPS:
         fixed["loss_cap"] = LOSS_CAPS[cell.dataset]
@@ -92,24 +79,22 @@ def plan(table: PaperTable, cell: Cell, smaller: Smaller, seed: int = 0) -> Plan
         norm, ranges = parse_variant(cell.variant)
         fixed["norm"] = norm
     data = find_dataset(cell.dataset)
-    chosen = smaller.network or network(table, cell)
-    searched = cell.dataset != "Digits"
-    return Plan(
+    chosen = options.network or network(table, cell)
+    return plan_sweep(
         cell.dataset,
         (cell.algorithm,),
-        draws=smaller.draws if searched else 1,
-        trials=smaller.trials,
+        options,
+        draws=1 if cell.dataset == "Digits" else draws,
+        trials=trials,
         setting=cell.setting,
         space="paper",
-        steps=fewer_steps(table, cell, smaller.steps),
-        network=chosen,
-        weights=smaller.weights if pretrained_weights(chosen or data.network) else "",
-        precision=smaller.precision,
-        image_size=smaller.image_size if data.resizable else None,
-        seed=seed,
-        hparams=fixed,
         ranges=ranges,
         variant=cell.variant,
+        steps=fewer_steps(table, cell, options.steps),
+        network=chosen,
+        weights=options.weights if pretrained_weights(chosen or data.network) else "",
+        image_size=options.image_size if data.resizable else None,
+        hparams=fixed,
     )
 
 
@@ -126,24 +111,27 @@ def parse_variant(variant: str) -> tuple[str, dict[str, tuple[float, float]]]:
 
 def reproduction(
     name: str,
-    smaller: Smaller = FULL,
+    options: TrainingOptions = DEFAULTS,
     *,
     dataset: str | None = None,
     algorithms: Sequence[str] = (),
-    seed: int = 0,
+    draws: int = DRAWS,
+    trials: int = TRIALS,
+    **changes: Unpack[TrainingKeywords],
 ) -> list[Plan]:
-    """The plans behind a table of the paper, or behind the part of it asked for."""
+    """The plans behind a table of the paper, or behind a part of it; options that are not given are the paper's."""
+    options = options.changed(**changes)
     table = find_table(name)
-    wanted = cells(table)
-    for asked, known, kind in (
-        ([dataset] if dataset else [], {c.dataset for c in wanted}, "dataset"),
-        (list(algorithms), {c.algorithm for c in wanted}, "algorithm"),
+    every_cell = cells(table)
+    for wanted, known, kind in (
+        ([dataset] if dataset else [], {c.dataset for c in every_cell}, "dataset"),
+        (list(algorithms), {c.algorithm for c in every_cell}, "algorithm"),
     ):
-        for one in asked:
+        for one in wanted:
             if one not in known:
                 raise unknown(f"{kind} of table {table.label}", one, known)
     return [
-        plan(table, c, smaller, seed)
-        for c in wanted
+        plan(table, c, options, draws=draws, trials=trials)
+        for c in every_cell
         if (not dataset or c.dataset == dataset) and (not algorithms or c.algorithm in algorithms)
     ]

@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.spaces import HParams
@@ -16,14 +17,14 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
 TRACKABLE = ("penalties",)
-"""What a run may record besides accuracies, at every evaluation."""
+"""Quantities that a run may record besides accuracies, at every evaluation."""
 
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
 
 def added(default: Any) -> Any:
-    """A field that Run has got since runs were published: at its default it is no part of a description or identity."""
+    """A field added after runs were published: at its default it is left out of descriptions and identities."""
     return field(default=default, metadata={"added": True})
 
 
@@ -44,14 +45,14 @@ class WeightsReference(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides a training's result. Make one with `domainwise.plan`, which fills in defaults and
-    checks.
+    """Everything that decides a training's result. `domainwise.plan` makes one: it fills in defaults and checks.
 
     A run of the setting "multi" belongs to a table of domains left out in turn, one of "single" to a table of training
-    on one domain and testing on each other. `variant` names the search a run belongs to, where one algorithm is
-    searched in several spaces. `weights` says what a pre-trained network starts from, as "file#fingerprint": the
-    fingerprint (the first 16 digits of the file's SHA-256) is part of the run's identity, where the file lies is not.
-    With `full_curves` every split is judged, not only those that selection rules look at.
+    on one domain and testing on each other. `draw` numbers the draws of a sweep or the candidates of a comparison;
+    `variant` names the search where one algorithm is searched in several spaces. `weights` is the file that a
+    pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
+    is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
+    selection rules need.
     """
 
     dataset: str
@@ -76,6 +77,14 @@ class Run:
     image_size: int = 0
     full_curves: bool = False
     format: int = FORMAT
+
+    @classmethod
+    def plan(cls, *args: Any, **kwargs: Any) -> "Run":
+        """The former name of `domainwise.plan`."""
+        import domainwise
+
+        deprecation.warn("Run.plan", "domainwise.plan")
+        return domainwise.plan(*args, **kwargs)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -105,15 +114,15 @@ class Run:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """All whose samples it looks at."""
+        """All domains whose samples are read."""
         return (*self.train_domains, *self.validation_domains, *self.test_domains)
 
     def held_out_of(self, domain: str) -> float:
-        """The fraction of a domain that is its `out` split; a validation domain is judged whole."""
+        """The fraction of a domain that is its `out` split; a validation domain is evaluated as a whole."""
         return 0.0 if domain in self.validation_domains else self.held_out
 
     def evaluated_at(self, step: int) -> bool:
-        """Whether the network is judged after this step: every `evaluate_every`th from the first, and the last."""
+        """Whether there is an evaluation after this step: every `evaluate_every`th from the first, and the last."""
         return step % self.evaluate_every == 0 or step == self.steps - 1
 
     def __str__(self) -> str:

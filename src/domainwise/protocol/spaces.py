@@ -1,7 +1,7 @@
-"""Hyper-parameters: what they default to, where a search looks for them, which values are legal.
+"""Hyper-parameters: their defaults, search distributions and legal values.
 
-A parameter turns one uniform number into a value. The number depends on draw, trial and the parameter's *name* only,
-so adding a parameter never shifts another; draw 0 is the defaults.
+A parameter maps one uniform number to a value. The number depends on draw, trial and the parameter's *name* only, so
+adding a parameter never shifts another; draw 0 is the defaults.
 """
 
 import math
@@ -30,13 +30,13 @@ class Parameter(ABC):
 
     @abstractmethod
     def fault(self, value: Value) -> str | None:
-        """What is wrong with a value a user gave, or None."""
+        """The complaint about an illegal value, or None."""
 
     whole: bool = False
-    """Whether its numbers are whole."""
+    """Whether it takes whole numbers only."""
 
     def tidy(self, value: Value) -> Value:
-        """A legal value in its one form: 2 and 2.0 are one number."""
+        """A legal value in its canonical form: 2 and 2.0 are one number."""
         return float(value) if isinstance(value, int) and not isinstance(value, bool) and not self.whole else value
 
 
@@ -158,19 +158,19 @@ def at_scale(space: Space, scale: Scale) -> dict[str, Parameter]:
 
 
 def draw(space: Mapping[str, Parameter], draw: int, trial: int) -> HParams:
-    """The values of one draw of a search; draw 0 is the defaults. Trials of one draw number use different values."""
+    """The values of one draw of a search; draw 0 is the defaults. The trials of a draw have different values."""
     if draw == 0:
         return {name: parameter.default for name, parameter in space.items()}
     return {name: parameter.at(uniform("hparam", draw, trial, name)) for name, parameter in space.items()}
 
 
-def override(space: Mapping[str, Parameter], values: HParams, given: Mapping[str, Value], owner: str) -> HParams:
-    """The values with the user's own in place, each checked: unknown names and illegal values are user errors."""
+def override(space: Mapping[str, Parameter], values: HParams, fixed: Mapping[str, Value], algorithm: str) -> HParams:
+    """The values, with those that the user fixed in their place; unknown names and illegal values are user errors."""
     result = dict(values)
-    for name, value in given.items():
+    for name, value in fixed.items():
         if name not in space:
-            raise unknown(f"hyper-parameter of {owner}", name, space)
+            raise unknown(f"hyper-parameter of {algorithm}", name, space)
         if (fault := space[name].fault(value)) is not None:
-            raise UserError(f"{owner}: hyper-parameter {name}={value!r} {fault}")
+            raise UserError(f"{algorithm}: hyper-parameter {name}={value!r} {fault}")
         result[name] = space[name].tidy(value)
     return result

@@ -106,7 +106,7 @@ def unpack(published: Path, folder: Path) -> tuple[int, int]:
                 new = kept.status() is None
                 if new:
                     _write(one, kept)
-                claim.forget()
+                claim.release_all()
         except RunLocked:
             new = False
         written += new
@@ -135,7 +135,7 @@ def _published(folder: Path, run: Run) -> PublishedRun:
 
 
 def _replace_plans(plans: Sequence[Plan], target: Path) -> None:
-    for old in (target / "plans").glob("*.json"):
+    for old in (target / "plans").glob("*.json*"):
         old.unlink()
     for plan in plans:
         plan.save(target)

@@ -1,24 +1,24 @@
-"""Several trainings in one process: each makes a step in every round, on a GPU each on a stream of its own."""
+"""Several trainings in one process: each makes one step per round, on a GPU each on its own stream."""
 
 from collections.abc import Iterator
 from typing import Literal
 
 from domainwise.core.locks import RunLocked
 from domainwise.data.environments import Environments
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, OutOfMemory, Training, training
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.events import Settings, failed
+from domainwise.sweep.events import Settings, mark_failed
 
-News = int | Status | Literal["elsewhere", "crowded"]
-"""A run has made this step, has ended, is somebody else's, or did not fit the device beside the others."""
+RunUpdate = int | Status | Literal["locked", "out of memory"]
+"""A run has made this step, has ended, is locked by another process, or did not fit the device beside the others."""
 
 
-class Turns:
-    """The runs in progress. What goes wrong with one is told of that one, and the others go on."""
+class InterleavedRuns:
+    """The runs in progress. An error ends the run that raised it; the others go on."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -26,10 +26,11 @@ class Turns:
         self.trainings: dict[Run, Training] = {}
         self.data: dict[tuple[str, int], Environments] = {}
 
-    def take_in(self, run: Run) -> None:
+    def add(self, run: Run) -> None:
         self.trainings[run] = self._training(run)
 
     def _training(self, run: Run) -> Training:
+        """A generator, so that an error while the data is loaded is one of the run."""
         settings = self.settings
         steps = training(
             run,
@@ -44,7 +45,7 @@ class Turns:
         return (yield from steps)
 
     def _data(self, run: Run) -> Environments:
-        """On the device, once for all runs of a dataset; the last dataset is kept."""
+        """The dataset on the device, shared by its runs; only the latest dataset is kept."""
         key = (run.dataset, run.image_size)
         if key not in self.data:
             loaded = find_dataset(run.dataset).load(self.settings.data_root, run.image_size)
@@ -52,24 +53,23 @@ class Turns:
         return self.data[key]
 
     def stop(self) -> None:
-        """Lets every run save a checkpoint after its next step, and leave."""
+        """Makes every run save a checkpoint after its next step, and end."""
         self.interruption.requested = True
 
     @property
-    def over(self) -> bool:
+    def stopped(self) -> bool:
         return self.interruption.requested and not self.trainings
 
-    def round(self) -> Iterator[tuple[Run, News]]:
-        """A step of every run, with the news of each."""
+    def step_all(self) -> Iterator[tuple[Run, RunUpdate]]:
+        """One step of every run, with an update for each but those that were interrupted."""
         for run in list(self.trainings):
-            news = self._advance(run)
-            if not isinstance(news, int):
+            update = self._step(run)
+            if not isinstance(update, int):
                 del self.trainings[run]
-            if news is not None:
-                yield run, news
+            if update is not None:
+                yield run, update
 
-    def _advance(self, run: Run) -> News | None:
-        """One step; nothing is told of a run that was interrupted."""
+    def _step(self, run: Run) -> RunUpdate | None:
         try:
             return next(self.trainings[run])
         except StopIteration as end:
@@ -77,8 +77,8 @@ class Turns:
         except Interrupted:
             return None
         except RunLocked:
-            return "elsewhere"
+            return "locked"
         except OutOfMemory as error:
-            return "crowded" if len(self.trainings) > 1 else failed(self.settings.out, run, error)
+            return "out of memory" if len(self.trainings) > 1 else mark_failed(self.settings.out, run, error)
         except Exception as error:
-            return failed(self.settings.out, run, error)
+            return mark_failed(self.settings.out, run, error)

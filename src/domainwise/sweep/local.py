@@ -1,8 +1,8 @@
-"""Runs side by side on one machine: worker processes of one thread each, in each of which runs may take turns.
+"""Runs in parallel on one machine: worker processes of one thread each, in each of which runs may be interleaved.
 
-There is a worker per core with one run each, or a worker per GPU with several. A worker that dies (killed, out of
-memory) takes only its own runs with it, which are continued from their checkpoints, each alone in a worker, up to a
-bound. A worker whose driver has gone saves and stops by itself. Runs that another driver does are waited for.
+There is one worker per core with one run each, or one worker per GPU with several. The runs of a worker that dies
+(killed, out of memory) continue from their checkpoints, each alone in a worker, up to ATTEMPTS times. A worker whose
+driver is gone saves its runs and stops. Runs that another driver trains are waited for.
 """
 
 import multiprocessing
@@ -19,88 +19,93 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from domainwise.core import logs, plugins
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.events import ATTEMPTS, Event, Settings, ended, mark_failed, open_runs
-from domainwise.sweep.interleaving import News, Turns
+from domainwise.sweep.events import ATTEMPTS, Event, Settings, final_status, mark_failed, unfinished
+from domainwise.sweep.interleaving import InterleavedRuns, RunUpdate
 
 GRACE_SECONDS = 20.0
 """How long an interrupted worker may take to save the checkpoint of each run it holds."""
 REPORT_SECONDS = 0.2
+"""A worker reports the steps of a run at most this often."""
 PER_GPU = 8
-"""Small networks that take turns on one GPU."""
-ELSEWHERE_SECONDS = 1.0
-"""How often a run that somebody else works on is looked at."""
+"""Runs of small networks that share one GPU."""
+POLL_SECONDS = 1.0
+"""How often the runs of other drivers are looked at."""
 
 
 def execute(
     runs: Sequence[Run], settings: Settings, workers: int | None = None, per_gpu: int | None = None
 ) -> Generator[Event]:
-    """Trains all runs that have not ended yet, telling what happens; closing the iterator interrupts and saves them.
+    """Trains all runs that have not ended yet and yields their events; closing the iterator interrupts and saves them.
 
-    `per_gpu` runs take turns in each worker [default: one on a CPU, several on a GPU where they leave room].
+    `per_gpu` runs share each worker [default: one on a CPU, several on a GPU if their networks are small].
     """
     settings.check(runs)
-    settings = settings.elsewhere()
+    return _execute(runs, settings.for_workers(), workers, per_gpu)
+
+
+def _execute(runs: Sequence[Run], settings: Settings, workers: int | None, per_gpu: int | None) -> Generator[Event]:
     waiting: deque[Run] = deque()
-    yield from open_runs(runs, settings, waiting)
-    turns = per_gpu or _turns(waiting, settings)
-    pool = _Pool(waiting, settings, min(workers or places(settings.device), -(-len(waiting) // turns)), turns)
+    yield from unfinished(runs, settings, waiting)
+    per_worker = per_gpu or _runs_per_worker(waiting, settings)
+    needed = -(-len(waiting) // per_worker)
+    pool = _Pool(waiting, settings, min(workers or default_workers(settings.device), needed), per_worker)
     try:
         yield from pool.work()
     finally:
         pool.close()
 
 
-def places(device: str) -> int:
-    """Workers on this machine: one per GPU, or one per core."""
+def default_workers(device: str) -> int:
+    """One per GPU, or one per core."""
     return torch.cuda.device_count() if pick_device(device).type == "cuda" else os.cpu_count() or 1
 
 
-def _turns(runs: Collection[Run], settings: Settings) -> int:
-    """How many runs share a worker: small networks leave most of a GPU idle, large ones fill it."""
+def _runs_per_worker(runs: Collection[Run], settings: Settings) -> int:
+    """Several on a GPU if all networks are small, which leave most of it idle."""
     small = all(find_dataset(dataset).scale == "small" for dataset in {run.dataset for run in runs})
     return PER_GPU if small and pick_device(settings.device).type == "cuda" else 1
 
 
 class _Pool:
-    """The driver's side: who does what, what waits, and what somebody else is doing."""
+    """The driver's side: the workers, the runs that wait for one, and the runs that other drivers train."""
 
-    def __init__(self, waiting: deque[Run], settings: Settings, size: int, turns: int) -> None:
-        self.waiting, self.settings, self.turns = waiting, settings, turns
+    def __init__(self, waiting: deque[Run], settings: Settings, size: int, runs_per_worker: int) -> None:
+        self.waiting, self.settings, self.runs_per_worker = waiting, settings, runs_per_worker
         self.attempts: Counter[Run] = Counter()
-        self.elsewhere: list[Run] = []
-        self.crew = [_Worker(settings, number) for number in range(size)]
+        self.locked: list[Run] = []
+        self.workers = [_Worker(settings, number) for number in range(size)]
 
     def work(self) -> Generator[Event]:
         while True:
-            while self.waiting and self.room(worker := self.emptiest(), self.waiting[0]):
+            while self.waiting and self.has_room(worker := self.least_busy(), self.waiting[0]):
                 run = self.waiting.popleft()
                 self.attempts[run] += 1
-                worker.give(run)
-            busy = [worker for worker in self.crew if worker.runs]
-            if not busy and not self.elsewhere:
+                worker.send(run)
+            busy = [worker for worker in self.workers if worker.runs]
+            if not busy and not self.locked:
                 return
-            ready = wait([worker.pipe for worker in busy], timeout=ELSEWHERE_SECONDS if self.elsewhere else None)
+            ready = wait([worker.pipe for worker in busy], timeout=POLL_SECONDS if self.locked else None)
             for worker in busy:
                 if worker.pipe in ready:
-                    yield from self.hear(worker)
-            yield from self.look_elsewhere()
+                    yield from self.receive(worker)
+            yield from self.check_locked()
 
-    def emptiest(self) -> "_Worker":
-        return min(self.crew, key=lambda worker: len(worker.runs))
+    def least_busy(self) -> "_Worker":
+        return min(self.workers, key=lambda worker: len(worker.runs))
 
-    def room(self, worker: "_Worker", run: Run) -> bool:
-        """Whether the worker may take the run. One that has lost its worker before is left alone with the next."""
-        wary = self.attempts[run] > 0 or any(self.attempts[other] > 1 for other in worker.runs.values())
-        return len(worker.runs) < (1 if wary else self.turns)
+    def has_room(self, worker: "_Worker", run: Run) -> bool:
+        """Whether the worker may take the run. A run that is started again has a worker for itself."""
+        alone = self.attempts[run] > 0 or any(self.attempts[other] > 1 for other in worker.runs.values())
+        return len(worker.runs) < (1 if alone else self.runs_per_worker)
 
-    def hear(self, worker: "_Worker") -> Generator[Event]:
-        """What a worker says of a run: a step, how it ended, that it is somebody else's; nothing if it has died."""
+    def receive(self, worker: "_Worker") -> Generator[Event]:
+        """Handles an update of one of the worker's runs, or the worker's death."""
         try:
-            name, news = worker.pipe.recv()
+            run_id, update = worker.pipe.recv()
         except (EOFError, OSError):
             lost = list(worker.runs.values())
             worker.start()
@@ -111,44 +116,44 @@ class _Pool:
                     reason = f"its worker died {ATTEMPTS} times (killed, or out of memory)"
                     yield Event(run, 0, mark_failed(self.settings.out, run, reason))
             return
-        if isinstance(news, int):
-            yield Event(worker.runs[name], news)
+        if isinstance(update, int):
+            yield Event(worker.runs[run_id], update)
             return
-        run = worker.runs.pop(name)
-        if isinstance(news, Status):
-            yield Event(run, news.step, news)
-        elif news == "crowded":
-            self.waiting.append(run)  # and tried alone
+        run = worker.runs.pop(run_id)
+        if isinstance(update, Status):
+            yield Event(run, update.step, update)
+        elif update == "out of memory":
+            self.waiting.append(run)  # next time alone
         else:
             self.attempts[run] -= 1
-            self.elsewhere.append(run)
+            self.locked.append(run)
 
-    def look_elsewhere(self) -> Generator[Event]:
-        """Runs somebody else has ended are told of; others are asked for again once our own waiting runs are done."""
-        for run in list(self.elsewhere):
-            if (status := ended(run, self.settings)) is not None:
-                self.elsewhere.remove(run)
+    def check_locked(self) -> Generator[Event]:
+        """Yields the runs that other drivers have ended; tries to take over another once our own are done."""
+        for run in list(self.locked):
+            if (status := final_status(run, self.settings)) is not None:
+                self.locked.remove(run)
                 yield Event(run, status.step, status)
-        if self.elsewhere and not self.waiting and not self.emptiest().runs:
-            time.sleep(ELSEWHERE_SECONDS)
-            self.waiting.append(self.elsewhere.pop(0))
+        if self.locked and not self.waiting and not self.least_busy().runs:
+            time.sleep(POLL_SECONDS)
+            self.waiting.append(self.locked.pop(0))
 
     def close(self) -> None:
-        for worker in self.crew:
+        for worker in self.workers:
             worker.pipe.close()
             worker.process.terminate()
-        deadline = time.monotonic() + GRACE_SECONDS * max([1, *(len(worker.runs) for worker in self.crew)])
-        for worker in self.crew:
+        deadline = time.monotonic() + GRACE_SECONDS * max([1, *(len(worker.runs) for worker in self.workers)])
+        for worker in self.workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             worker.process.kill()
             worker.process.join()
 
 
 class _Worker:
-    """One process and the runs it holds, by their names."""
+    """One process and its runs, by their ids."""
 
     process: BaseProcess
-    pipe: "Connection[object, tuple[str, News]]"
+    pipe: "Connection[object, tuple[str, RunUpdate]]"
     runs: dict[str, Run]
 
     def __init__(self, settings: Settings, number: int) -> None:
@@ -160,23 +165,23 @@ class _Worker:
         self.runs = {}
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, self.settings, self.number), daemon=True)
-        with _deaf_to_interrupts():
+        with _ignoring_interrupts():
             self.process.start()
         theirs.close()
 
-    def give(self, run: Run) -> None:
+    def send(self, run: Run) -> None:
         try:
             self.pipe.send(run)
         except OSError:
-            if not self.runs:  # it died while it had nothing to do; else its death will be heard of
+            if not self.runs:  # it died while idle; otherwise `receive` notices
                 self.start()
                 self.pipe.send(run)
         self.runs[run.id] = run
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """A process started within it ignores Ctrl-C from its first moment; the driver decides what is interrupted."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """A process started within it ignores Ctrl-C from its start; the driver interrupts its workers itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -187,27 +192,27 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _work(pipe: "Connection[tuple[str, News], Run]", settings: Settings, number: int) -> None:
-    """A worker's life: runs come in by the pipe, steps and statuses go out, until the driver lets go of the pipe."""
-    os.setsid()  # Ctrl-C in the terminal reaches the driver, which tells its workers
+def _work(pipe: "Connection[tuple[str, RunUpdate], Run]", settings: Settings, number: int) -> None:
+    """A worker process: receives runs from the pipe and sends updates, until the driver closes the pipe."""
+    os.setsid()  # Ctrl-C in the terminal reaches the driver alone, which ends its workers
     torch.set_num_threads(1)
-    logs.configure(quiet=True)  # the driver has said what there is to say
-    plugins.use(settings.plugins)
+    logs.configure(quiet=True)  # the driver has printed the warnings
+    plugins.add(settings.plugins)
     if pick_device(settings.device).type == "cuda":
         torch.cuda.set_device(number % torch.cuda.device_count())
-    turns, born = Turns(settings), time.monotonic()
-    told: dict[Run, float] = {}
-    while not turns.over:
+    runs, started = InterleavedRuns(settings), time.monotonic()
+    reported: dict[Run, float] = {}
+    while not runs.stopped:
         try:
-            while not turns.trainings or pipe.poll():
-                turns.take_in(pipe.recv())
+            while not runs.trainings or pipe.poll():
+                runs.add(pipe.recv())
         except (EOFError, OSError):
-            turns.stop()
-        for run, news in turns.round():
-            if isinstance(news, int) and time.monotonic() - told.get(run, born) < REPORT_SECONDS:
+            runs.stop()
+        for run, update in runs.step_all():
+            if isinstance(update, int) and time.monotonic() - reported.get(run, started) < REPORT_SECONDS:
                 continue
-            told[run] = time.monotonic()
+            reported[run] = time.monotonic()
             try:
-                pipe.send((run.id, news))
+                pipe.send((run.id, update))
             except OSError:
-                turns.stop()
+                runs.stop()

@@ -1,61 +1,75 @@
-"""Plans: the arguments of a search, from which its runs follow. A sweep's folder keeps its plans, not lists of runs."""
+"""Planning: from wishes to checked runs. A sweep's folder keeps its plans, and beside each the list of its runs.
 
+plans/<id>.json            the Plan
+plans/<id>.runs.json.gz    the description of each of its runs: they can be read without importing any algorithm
+"""
+
+import gzip
 import hashlib
 import json
-import shlex
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.errors import UserError, unknown
-from domainwise.data.augment import check_augmentation
-from domainwise.data.catalogue import Dataset
-from domainwise.data.sources.folder import find_dataset
+from domainwise.data.catalogue import DATASETS, Dataset
+from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import spaces
+from domainwise.protocol.dataset_names import FOLDER
+from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
-from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Scale, Value, override
-from domainwise.protocol.spaces import draw as draw_values
+from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Scale
 from domainwise.sweep.spaces import paper_space
 
 SETTINGS = ("multi", "single")
 SPACES = ("domainbed", "paper")
+SEARCHES = ("draws", "candidates")
+
+
+def training_options(
+    device: str = "auto", data_root: Path | None = None, **options: Unpack[TrainingKeywords]
+) -> TrainingOptions:
+    """A user's options as runs record them.
+
+    The precision "auto", here the default, becomes that of the device; a file of weights becomes "file#fingerprint".
+    """
+    from domainwise.engine.devices import pick_precision
+
+    made = DEFAULTS.changed(**options)
+    precision = pick_precision(options.get("precision", "auto"), device)
+    return replace(made, precision=precision, weights=planned(made.network or "", made.weights, data_root))
 
 
 def plan_run(
     dataset: str | Dataset,
     algorithm: str,
     test_domains: Sequence[str | int] | str | int,
+    options: TrainingOptions = DEFAULTS,
     *,
     train_domains: Sequence[str | int] | str | int | None = None,
-    hparams: Mapping[str, Value] | None = None,
-    network: str | None = None,
-    steps: int | None = None,
-    evaluate_every: int | None = None,
     draw: int = 0,
     trial: int = 0,
-    seed: int = 0,
-    precision: str = "fp32",
-    track: Sequence[str] = (),
     setting: str = "multi",
     variant: str = "",
-    weights: str = "",
-    augmentation: str | None = None,
-    image_size: int | None = None,
-    full_curves: bool = False,
+    **changes: Unpack[TrainingKeywords],
 ) -> Run:
     """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
 
-    Without a test domain it trains on every domain: to ship a model, not to judge one. `weights` is a file;
-    networks that start from published weights need none.
+    Without a test domain it trains on every domain: to ship a model, not to evaluate one. `changes` are fields of the
+    options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
     """
-    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(network)
+    from domainwise.data.augment import check_augmentation
+
+    options = options.changed(**changes)
+    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(options.network)
     method = ALGORITHMS[algorithm]
     test = _domains(data, test_domains)
     rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
@@ -71,50 +85,53 @@ def plan_run(
     if len(set(train)) < len(train) or len(set(test)) < len(test):
         raise UserError(f"{data.title}: a domain is named twice in {', '.join((*train, *test))}")
     legal = search_space(algorithm, data.scale)
-    values = spaces.override(legal, spaces.draw(legal, draw, trial), hparams or {}, algorithm)
-    chosen = network or data.network
-    NETWORKS[chosen]
-    if pretrained_weights(chosen) and data.shape[0] != 3:
+    values = spaces.override(legal, spaces.draw(legal, draw, trial), options.hparams, algorithm)
+    network = options.network or data.network
+    NETWORKS[network]
+    if pretrained_weights(network) and data.shape[0] != 3:
         channels = f"{data.name} has {data.shape[0]}" if len(data.shape) == 3 else f"{data.name} has no images"
-        raise UserError(f"{chosen} starts from weights for 3 channels, but {channels}: choose another --network")
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    for name in track:
+        raise UserError(
+            f"{network} starts from weights for 3 channels, but {channels}: choose another network", argument="network"
+        )
+    if options.precision not in PRECISIONS:
+        raise unknown("precision", options.precision, PRECISIONS)
+    for name in options.track:
         if name not in TRACKABLE:
             raise unknown("thing to track", name, TRACKABLE)
-    steps = data.steps if steps is None else steps
-    evaluate_every = data.evaluate_every if evaluate_every is None else evaluate_every
+    steps = data.steps if options.steps is None else options.steps
+    evaluate_every = data.evaluate_every if options.evaluate_every is None else options.evaluate_every
     for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
         if number < 1:
             raise UserError(f"{name} must be at least 1, not {number}")
+    augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
         algorithm,
         train,
         test,
         values,
-        chosen,
+        network,
         steps,
         evaluate_every,
         draw,
         trial,
-        seed,
-        precision,
-        tuple(track),
+        options.seed,
+        options.precision,
+        options.track,
         validation,
         data.held_out,
         setting,
         variant,
-        planned(chosen, weights),
-        check_augmentation(data.augmentation if augmentation is None else augmentation, data.shape, data.name),
-        data.sized(image_size),
-        full_curves,
+        planned(network, options.weights),
+        check_augmentation(augmentation, data.shape, data.name),
+        data.check_image_size(options.image_size),
+        options.full_curves,
     )
 
 
 @cache
 def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
-    """The algorithm's own space at this scale."""
+    """The algorithm's hyper-parameters at this scale."""
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
 
 
@@ -125,13 +142,18 @@ def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str,
 
 @dataclass(frozen=True)
 class Plan:
-    """A search: every algorithm, draw and trial, for every way the setting divides the domains.
+    """A search: every algorithm, set of hyper-parameter values and trial, for every way of dividing the domains.
 
-    multi     leave each domain out in turn; with `pairs` also every two, for leave-one-domain-out selection
-    single    train on each domain in turn, test on all others
+    setting "multi"       leave each domain out in turn; with `pairs` also every two, for leave-one-domain-out selection
+    setting "single"      train on each domain in turn, test on all others
 
-    A dataset with its own validation and test domains (NICO) is divided so: multi trains on all the rest together,
-    single on each of the rest. Draw 0 is the defaults. `ranges` replaces search ranges by exponents of ten.
+    search "draws"        DomainBed's: every trial of a draw has its own values; `test_domains` are left out in turn
+    search "candidates"   all trials of a candidate share its values, so that the candidate can be chosen;
+                          `test_domains` are kept out of everything, each of the other domains is left out in turn
+
+    A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
+    single on each of the rest. Draw 0, or candidate 0, is the defaults. `ranges` replaces search ranges by exponents of
+    ten. The constructor stores; `plan_sweep` checks what a user asks for.
     """
 
     dataset: str
@@ -142,116 +164,105 @@ class Plan:
     space: str = "domainbed"
     test_domains: tuple[str, ...] = ()
     pairs: bool = False
-    steps: int | None = None
-    evaluate_every: int | None = None
-    network: str | None = None
-    seed: int = 0
-    precision: str = "fp32"
-    hparams: Mapping[str, Value] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     variant: str = ""
-    weights: str = ""
-    full_curves: bool = False
-    image_size: int | None = None
-    augmentation: str | None = None
-    track: tuple[str, ...] = ()
+    search: str = "draws"
+    options: TrainingOptions = DEFAULTS
 
     def __post_init__(self) -> None:
-        data = self._data
-        object.__setattr__(self, "dataset", data.name)
-        for name in self.algorithms:
-            ALGORITHMS[name]
-        for kind, value, known in (("setting", self.setting, SETTINGS), ("space", self.space, SPACES)):
-            if value not in known:
-                raise unknown(kind, value, known)
-        if not self.algorithms:
-            raise UserError(f"name at least one algorithm, e.g. --algorithms ERM,DAT (known: {', '.join(ALGORITHMS)})")
-        for kind, number in (("hparams", self.draws), ("trials", self.trials)):
-            if number < 1:
-                raise UserError(f"--{kind} must be at least 1, not {number}")
         ranges = {name: (float(low), float(high)) for name, (low, high) in self.ranges.items()}
-        object.__setattr__(self, "ranges", ranges)
-        legal = {name for algorithm in self.algorithms for name in ALGORITHMS[algorithm].space}
-        for name in self.hparams:
-            if name not in legal:
-                raise unknown(f"hyper-parameter of {', '.join(self.algorithms)}", name, legal)
-        for domain in self.test_domains:
-            if data.domain(domain) not in data.testable:
-                raise unknown(f"test domain of {data.title}", domain, data.testable)
-        data.sized(self.image_size)
-        object.__setattr__(self, "weights", planned(self.network or data.network, self.weights))
-
-    @cached_property
-    def _data(self) -> Dataset:
-        return find_dataset(self.dataset).for_network(self.network)
+        for name, value in (
+            ("algorithms", tuple(self.algorithms)),
+            ("test_domains", tuple(self.test_domains)),
+            ("ranges", ranges),
+        ):
+            object.__setattr__(self, name, value)
 
     def runs(self) -> list[Run]:
-        """Draw by draw, each with all trials: an interrupted plan has compared everything on the draws it finished."""
-        templates = {
-            algorithm: [self._template(algorithm, train, test) for train, test in self._divisions]
+        """In the order in which an interrupted search has compared all algorithms on what it finished.
+
+        Draws come one after the other, each with all its trials. Of candidates, each has one trial before any has two.
+        """
+        return list(self._runs)
+
+    @cached_property
+    def _runs(self) -> Sequence[Run]:
+        divisions = self._divisions()
+        firsts = {
+            algorithm: [self._first(algorithm, train, test) for train, test in divisions]
             for algorithm in self.algorithms
         }
+        cells = [(draw, trial) for draw in range(self.draws) for trial in range(self.trials)]
+        if self.search == "candidates":
+            cells.sort(key=lambda cell: cell[1])
         runs = []
-        for draw in range(self.draws):
-            for trial in range(self.trials):
-                values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
-                for i in range(len(self._divisions)):
-                    for algorithm, by_division in templates.items():
-                        run = replace(by_division[i], hparams=values[algorithm], draw=draw, trial=trial)
-                        runs.append(run)
+        for draw, trial in cells:
+            values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
+            for i in range(len(divisions)):
+                for algorithm, by_division in firsts.items():
+                    runs.append(replace(by_division[i], hparams=values[algorithm], draw=draw, trial=trial))
         return runs
 
     @cached_property
+    def _data(self) -> Dataset:
+        return find_dataset(self.dataset).for_network(self.options.network)
+
     def _divisions(self) -> list[tuple[tuple[str, ...] | None, tuple[str, ...]]]:
         """(training domains or None for all others, unseen domains)."""
         data = self._data
-        chosen = tuple(data.domain(domain) for domain in self.test_domains) or data.testable
+        named = tuple(data.domain(domain) for domain in self.test_domains)
         trainable = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
+        if self.search == "candidates":
+            searched = [domain for domain in trainable if domain not in named]
+            return [(tuple(d for d in searched if d != domain), (domain,)) for domain in searched]
+        unseen = named or data.testable
         if self.setting == "single":
-            return [((source,), tuple(d for d in chosen if d != source)) for source in trainable if (source,) != chosen]
+            return [((source,), tuple(d for d in unseen if d != source)) for source in trainable if (source,) != unseen]
         if data.unseen:
-            return [(None, chosen)]
-        pairs = [pair for pair in combinations(data.testable, 2) if set(pair) & set(chosen)] if self.pairs else []
-        return [(None, (domain,)) for domain in chosen] + [(None, pair) for pair in pairs]
+            return [(None, unseen)]
+        pairs = [pair for pair in combinations(data.testable, 2) if set(pair) & set(unseen)] if self.pairs else []
+        return [(None, (domain,)) for domain in unseen] + [(None, pair) for pair in pairs]
 
-    def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
-        """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
-        legal = search_space(algorithm, self._data.scale)
-        fixed = {name: value for name, value in self.hparams.items() if name in legal}
-        return override(legal, draw_values({**legal, **self._space(algorithm)}, draw, trial), fixed, algorithm)
-
-    def _template(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
+    def _first(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
         """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
         return plan_run(
             self._data,
             algorithm,
             test,
+            self.options,
+            hparams={},
             train_domains=train,
-            network=self.network,
-            steps=self.steps,
-            evaluate_every=self.evaluate_every,
-            seed=self.seed,
-            precision=self.precision,
             setting=self.setting,
             variant=self.variant or ("paper" if self.space == "paper" else ""),
-            weights=self.weights,
-            full_curves=self.full_curves,
-            image_size=self.image_size,
-            augmentation=self.augmentation,
-            track=self.track,
         )
 
-    def _space(self, algorithm: str) -> dict[str, Parameter]:
-        """What this plan searches differently from the algorithm's own space."""
-        space = paper_space(algorithm, self.dataset, self.setting) if self.space == "paper" else {}
-        own = ALGORITHMS[algorithm].space
+    def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
+        """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
+        legal = search_space(algorithm, self._data.scale)
+        space = dict(legal)
+        if self.space == "paper":
+            space |= paper_space(algorithm, self.dataset, self.setting)
         for name, (low, high) in self.ranges.items():
-            if name in own:
+            if name in legal:
                 space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))
-        return space
+        fixed = {name: value for name, value in self.options.hparams.items() if name in legal}
+        values = spaces.draw(space, draw, 0 if self.search == "candidates" else trial)
+        return spaces.override(legal, values, fixed, algorithm)
 
     def describe(self) -> dict[str, Any]:
-        return asdict(self)
+        """As plain JSON values, the options among them; the search is left out where it is DomainBed's."""
+        described = asdict(self)
+        options = described.pop("options")
+        if self.search == "draws":
+            del described["search"]
+        return described | options
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Plan":
+        """Stores what a file says, checks nothing and imports no algorithm."""
+        shared = {one.name: description[one.name] for one in fields(TrainingOptions) if one.name in description}
+        own = {name: value for name, value in description.items() if name not in shared}
+        return cls(**own, options=TrainingOptions(**shared))
 
     @property
     def id(self) -> str:
@@ -259,36 +270,120 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def save(self, folder: Path) -> None:
-        """Leaves the plan in the sweep's folder, for status and tables."""
+        """Leaves the plan and the list of its runs in the sweep's folder, for status, tables and publishing."""
         plans = files.writable_folder(folder) / "plans"
         plans.mkdir(exist_ok=True)
+        runs = {"plan": self.id, "runs": [run.describe() for run in self.runs()]}
+        with files.atomic(_runs_file(plans, self)) as file:
+            file.write(gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0))
         with files.atomic(plans / f"{self.id}.json") as file:
             file.write(json.dumps(self.describe(), indent=1).encode())
 
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> "Plan":
-        tuples = {name: tuple(description[name]) for name in ("algorithms", "test_domains", "track")}
-        return cls(**{**description, **tuples})
+
+def plan_sweep(
+    dataset: str,
+    algorithms: Sequence[str],
+    options: TrainingOptions = DEFAULTS,
+    *,
+    draws: int = 20,
+    trials: int = 3,
+    setting: str = "multi",
+    space: str = "domainbed",
+    test_domains: Sequence[str] = (),
+    pairs: bool = False,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    variant: str = "",
+    search: str = "draws",
+    **changes: Unpack[TrainingKeywords],
+) -> Plan:
+    """A checked Plan; `changes` are fields of the options."""
+    options = options.changed(**changes)
+    data = find_dataset(dataset).for_network(options.network)
+    legal = {name for algorithm in algorithms for name in ALGORITHMS[algorithm].space}
+    for kind, value, known in (("setting", setting, SETTINGS), ("space", space, SPACES), ("search", search, SEARCHES)):
+        if value not in known:
+            raise unknown(kind, value, known)
+    if not algorithms:
+        names = ", ".join(ALGORITHMS)
+        raise UserError(f"name at least one algorithm, e.g. ERM and DAT (known: {names})", argument="algorithms")
+    for kind, number, argument in ((search, draws, "hparams"), ("trials", trials, "trials")):
+        if number < 1:
+            raise UserError(f"{kind} must be at least 1, not {number}", argument=argument)
+    for name in options.hparams:
+        if name not in legal:
+            raise unknown(f"hyper-parameter of {', '.join(algorithms)}", name, legal)
+    named = [data.domain(domain) for domain in test_domains]
+    if search == "candidates":
+        if len(set(algorithms)) < len(algorithms):
+            raise UserError(f"an algorithm is named twice in {', '.join(algorithms)}")
+        if len(set(data.domains) - {*named, *data.validation, *data.unseen}) < 2:
+            raise UserError(f"{data.title}: leaving one domain out in turn needs at least 2 domains")
+    elif wrong := [domain for domain in named if domain not in data.testable]:
+        raise unknown(f"test domain of {data.title}", wrong[0], data.testable)
+    data.check_image_size(options.image_size)
+    return Plan(
+        data.name,
+        tuple(algorithms),
+        draws,
+        trials,
+        setting,
+        space,
+        tuple(test_domains),
+        pairs,
+        ranges or {},
+        variant,
+        search,
+        replace(options, weights=planned(options.network or data.network, options.weights)),
+    )
 
 
 def saved_plans(folder: Path) -> Iterator[Plan]:
-    """The plans a sweep's folder holds."""
+    """The plans a sweep's folder holds, with their runs."""
     for path in sorted((folder / "plans").glob("*.json")):
         try:
-            yield Plan.from_description(json.loads(path.read_text()))
-        except UserError:
-            if forgotten := [name for name in plugins.remembered(folder) if name not in plugins.files()]:
-                options = " ".join(f"--plugin {shlex.quote(name)}" for name in forgotten)
-                raise UserError(f"{folder} was made with code of your own: give {options} here too") from None
-            raise
+            plan = Plan.from_description(json.loads(path.read_text()))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UserError(
                 f"{path} is not a plan of this version: delete it, or run the sweep's command again"
             ) from None
+        _check_names(plan, folder)
+        runs = _read_runs(plan, path.parent)
+        if runs is not None:
+            vars(plan)["_runs"] = runs  # in place of expanding the plan, which imports its algorithms and torch
+        yield plan
+
+
+def _runs_file(plans: Path, plan: Plan) -> Path:
+    return plans / f"{plan.id}.runs.json.gz"
+
+
+def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
+    """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
+    try:
+        saved = json.loads(gzip.decompress(_runs_file(plans, plan).read_bytes()))
+        runs = [Run.from_description(description) for description in saved["runs"]]
+        return runs if saved["plan"] == plan.id else None
+    except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _check_names(plan: Plan, folder: Path) -> None:
+    """Plans that name things of the user's need the plugins that they were made with."""
+    networks = [plan.options.network] if plan.options.network else []
+    datasets = [] if FOLDER.fullmatch(plan.dataset) else [plan.dataset]
+    for registry, names in ((ALGORITHMS, plan.algorithms), (NETWORKS, networks), (DATASETS, datasets)):
+        for name in names:
+            if name in registry:
+                continue
+            if missing := [file for file in plugins.saved_names(folder) if file not in plugins.files()]:
+                raise UserError(
+                    f"{folder} was made with plugins; load them here too: {', '.join(missing)}", argument="plugin"
+                )
+            raise unknown(registry.kind, name, registry)
 
 
 def planned_runs(plans: Sequence[Plan]) -> list[Run]:
     """The runs of several plans, each once, dataset after dataset and within one draw by draw over all its plans."""
     runs = list({run.id: run for plan in plans for run in plan.runs()}.values())
-    place = {dataset: i for i, dataset in enumerate(dict.fromkeys(run.dataset for run in runs))}
-    return sorted(runs, key=lambda run: (place[run.dataset], run.draw, run.trial))
+    position = {dataset: i for i, dataset in enumerate(dict.fromkeys(run.dataset for run in runs))}
+    return sorted(runs, key=lambda run: (position[run.dataset], run.draw, run.trial))

@@ -1,6 +1,6 @@
 """Runs on a Slurm cluster: one job per run, submitted by submitit, watched by squeue and through the shared folder.
 
-squeue is asked, not sacct: clusters without accounting have no sacct that answers.
+squeue rather than sacct, which clusters without accounting do not have.
 """
 
 import contextlib
@@ -15,45 +15,43 @@ from typing import Any, NamedTuple
 
 from domainwise.core.errors import UserError
 from domainwise.protocol.runs import Run
-from domainwise.sweep.cluster import GRACE_SECONDS, Over, Refused, execute_on, train_task
+from domainwise.sweep.cluster import GRACE_SECONDS, SubmissionRefused, TaskEnded, execute_on, train_task
 from domainwise.sweep.events import Event, Settings
 
 POLL_SECONDS = 5.0
 CAPACITY = 200
-"""Jobs in the queue at once: Slurm's schedulers are shared."""
-ENDED = {
+"""Jobs in the queue at once: other users share the scheduler."""
+ENDED_STATES = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
 }
-"""States that a job does not leave; one that is queued again is pending."""
+"""Final states; a job that is queued again is pending."""
 
 
-class Queued(NamedTuple):
-    """A job as Slurm knows it."""
-
+class QueuedJob(NamedTuple):
     state: str
     name: str
 
 
-class Silent(Exception):
-    """Slurm does not answer, and what it says instead."""
+class SlurmUnavailable(Exception):
+    """squeue fails, and its last words."""
 
 
-def queue() -> dict[str, Queued]:
-    """The user's jobs by number, those included that ended a short while ago."""
+def queued_jobs() -> dict[str, QueuedJob]:
+    """The user's jobs by number, including those that ended a short while ago."""
     command = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%j"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Silent(str(error)) from None
+        raise SlurmUnavailable(str(error)) from None
     if answer.returncode:
-        raise Silent(_last_line(answer.stderr))
+        raise SlurmUnavailable(_last_line(answer.stderr))
     rows = (line.split("|", 2) for line in answer.stdout.splitlines())
-    return {number: Queued(state, name) for number, state, name in rows}
+    return {number: QueuedJob(state, name) for number, state, name in rows}
 
 
 def train_job(run: Run, settings: Settings) -> None:
-    """What a job does: `train_task`, for which the warning before the time limit is a request to save and stop."""
+    """The body of a job: `train_task`, which saves and stops at the warning signal before the time limit."""
     import submitit
 
     warning = signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]
@@ -62,7 +60,7 @@ def train_job(run: Run, settings: Settings) -> None:
 
 
 class SlurmCluster:
-    """One job per run. A job that vanishes (cancelled, preempted, node failure, time limit) is noticed.
+    """One job per run. Lost jobs (cancelled, preempted, node failure, time limit) are noticed.
 
     Jobs are named after their folder and run, so that a driver finds those that an earlier one left in the queue.
     """
@@ -74,27 +72,27 @@ class SlurmCluster:
         try:
             import submitit
         except ImportError:
-            raise UserError("--on slurm needs submitit: pip install 'domainwise[slurm]'") from None
+            raise UserError("submitit is not installed: pip install 'domainwise[slurm]'", argument="on") from None
         self.folder = settings.out.absolute() / "jobs"
         self.refusals = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
         try:
             self.executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
             self.executor.update_parameters(tasks_per_node=1, **parameters)
-            queued = queue()
+            queued = queued_jobs()
         except RuntimeError:
-            raise UserError("--on slurm: no Slurm here (no srun); run this on a login node of the cluster") from None
-        except Silent as error:
-            raise UserError(f"--on slurm: Slurm does not answer ({error})") from None
+            raise UserError("no Slurm here (no srun): use a login node of the cluster", argument="on") from None
+        except SlurmUnavailable as error:
+            raise UserError(f"Slurm does not answer ({error})", argument="on") from None
         except (AssertionError, TypeError, NameError, ValueError) as error:
-            raise UserError(f"--slurm: {' '.join(str(error).split())}") from None
-        self.left = {name: number for number, (state, name) in queued.items() if state not in ENDED}
+            raise UserError(f"Slurm parameters: {' '.join(str(error).split())}", argument="slurm") from None
+        self.leftover = {name: number for number, (state, name) in queued.items() if state not in ENDED_STATES}
         self.jobs: dict[str, Run] = {}
 
     def name(self, run: Run) -> str:
         return f"domainwise-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]}-{run.id}"
 
     def adopt(self, run: Run) -> bool:
-        number = self.left.pop(self.name(run), None)
+        number = self.leftover.pop(self.name(run), None)
         if number is not None:
             self.jobs[number] = run
         return number is not None
@@ -102,31 +100,31 @@ class SlurmCluster:
     def submit(self, run: Run, settings: Settings) -> None:
         self.executor.update_parameters(name=self.name(run))
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit repeats there what the exception says
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints the exception there too
                 job = self.executor.submit(train_job, run, settings)
         except self.refusals as error:
-            raise Refused(f"--on slurm: the job was refused ({_last_line(str(error))})") from None
+            raise SubmissionRefused(f"Slurm refused the job ({_last_line(str(error))})") from None
         self.jobs[job.job_id] = run
 
-    def finished(self) -> list[Over]:
+    def finished(self) -> list[TaskEnded]:
         try:
-            queued = queue()
-        except Silent:
+            queued = queued_jobs()
+        except SlurmUnavailable:
             return []
-        over = []
+        ended = []
         for number, run in list(self.jobs.items()):
             state = queued[number].state if number in queued else "GONE"
-            if number not in queued or state in ENDED:
+            if number not in queued or state in ENDED_STATES:
                 del self.jobs[number]
                 lost = "" if state == "COMPLETED" else self._reason(number, state)
-                over.append(Over(run, lost, cancelled=state == "CANCELLED"))
-        return over
+                ended.append(TaskEnded(run, lost, cancelled=state == "CANCELLED"))
+        return ended
 
     def _reason(self, number: str, state: str) -> str:
-        """What became of a job, in words; of one that failed by itself, with the last line of its log."""
+        """How a job was lost, in words; for one that failed by itself with the last line of its log."""
         log = self.folder / f"{number}_0_log.err"
-        said = _last_line(log.read_text(errors="replace")) if state == "FAILED" and log.exists() else ""
-        return f"job {number} {state.lower().replace('_', ' ')}" + (f" ({said})" if said else "")
+        last_line = _last_line(log.read_text(errors="replace")) if state == "FAILED" and log.exists() else ""
+        return f"job {number} {state.lower().replace('_', ' ')}" + (f" ({last_line})" if last_line else "")
 
     def close(self) -> None:
         if not self.jobs:
@@ -143,11 +141,12 @@ def _last_line(text: str) -> str:
 
 
 def execute(runs: Sequence[Run], settings: Settings, parameters: Mapping[str, Any] | None = None) -> Generator[Event]:
-    """Trains all runs that have not ended yet as Slurm jobs; `parameters` are submitit's (timeout_min, ...)."""
-    gpu = {"gpus_per_node": 1} if settings.device == "cuda" and not _asks_for_gpus(parameters or {}) else {}
-    wanted = {"timeout_min": 24 * 60, **gpu, **(parameters or {})}
-    return execute_on(SlurmCluster(settings, wanted), runs, settings)
+    """Trains all runs that have not ended yet as Slurm jobs and yields their events.
 
-
-def _asks_for_gpus(parameters: Mapping[str, Any]) -> bool:
-    return any("gpu" in name or name == "slurm_gres" for name in parameters)
+    `parameters` are submitit's (timeout_min, ...).
+    """
+    settings.check(runs, here=False)
+    parameters = parameters or {}
+    requests_gpus = any("gpu" in name or name == "slurm_gres" for name in parameters)
+    gpu = {"gpus_per_node": 1} if settings.device == "cuda" and not requests_gpus else {}
+    return execute_on(SlurmCluster(settings, {"timeout_min": 24 * 60, **gpu, **parameters}), runs, settings)

@@ -1,4 +1,4 @@
-"""The paper's own search spaces (appendix A.2 and B), per algorithm and dataset, as exponents of ten.
+"""The paper's search spaces (appendix A.2 and B), per algorithm and dataset, as exponents of ten.
 
 tab:searchd, tab:searcha, tab:searchu    multi-source DAT, AT, UAT
 tab:searchsingle                         single-source DAT
@@ -41,9 +41,9 @@ BALLS: dict[str, dict[str, dict[str, tuple[Exponents, Exponents]]]] = {
         },
     },
 }
-"""Ranges of (eps, alpha). Mixed-Same has a single training domain: it stands in both settings."""
+"""Ranges of (eps, alpha). Mixed-Same has a single training domain: it is in both settings."""
 
-ELSEWHERE: dict[str, dict[str, Parameter]] = {
+EVERY_DATASET: dict[str, dict[str, Parameter]] = {
     "WRM": {"inner_lr": LogUniform(-2, -1, default=0.05), "gamma": LogUniform(-0.5, 0.5, default=1.0)},
     "ADA": {
         "ascent_lr": LogUniform(-1, 0.5, default=1.0),
@@ -58,16 +58,16 @@ EVERY_ALGORITHM: dict[str, dict[str, Parameter]] = {
     "MixedSame": {"lr": LogUniform(-5.5, -4.5, default=1e-5)},
     "Digits": {"lr": Fixed(1e-4), "batch_size": Fixed(32)},
 }
-"""Where the paper, or on Digits the work it follows, leaves DomainBed's ranges whatever the algorithm."""
+"""Datasets for which the paper, or on Digits the work it follows, leaves DomainBed's ranges for every algorithm."""
 
 
 def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[str, Parameter]:
-    """What the paper searches differently from DomainBed: overrides of the algorithm's own space, often empty.
+    """The paper's differences from DomainBed: overrides of the algorithm's space, often empty.
 
     Ensemble UAT is made of UAT models and shares their ranges. Draw 0 keeps the protocol's default where it lies in the
     paper's range, and takes the range's middle where it does not.
     """
-    space = dict(ELSEWHERE.get(algorithm, {}))
+    space = dict(EVERY_DATASET.get(algorithm, {}))
     ranges = BALLS[setting].get("UAT" if algorithm == "EnsembleUAT" else algorithm, {}).get(dataset)
     if ranges is not None:
         space |= {name: _log(r, default) for name, r, default in zip(("eps", "alpha"), ranges, (1.0, 0.1), strict=True)}

@@ -1,5 +1,6 @@
-"""Where a sweep stands, seen from its folder alone: from any terminal, on any machine that shares it."""
+"""The progress of a sweep, read from its folder alone: from any terminal, on any machine that shares it; no torch."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve, Method
 from domainwise.sweep.collection import collect
-from domainwise.sweep.events import cost
 from domainwise.sweep.published import is_published
 
 
@@ -43,31 +43,41 @@ class SweepProgress:
 
 
 def begun_runs(folder: Path) -> list[Run]:
-    """Those that a folder without a plan holds, or the one whose own folder it is."""
+    """The runs that a folder without a plan holds, or the one run whose folder it is."""
     return list(collect(folder).runs)
 
 
-def standing(folder: Path, runs: Sequence[Run]) -> SweepProgress:
-    """Reads one line of each run's records; the time left follows from what ended runs took per unit of work."""
+def sweep_progress(folder: Path, runs: Sequence[Run]) -> SweepProgress:
+    """Reads one line of each run's records; the time left follows from the seconds per step of runs that ended."""
     if is_published(folder):
         known = collect(folder).statuses
-        return _standing(runs, [known[run.id] for run in runs if run.id in known])
+        return _progress(runs, [known[run.id] for run in runs if run.id in known])
     statuses: list[Status] = []
-    running, seconds, work, left = 0, 0.0, 0.0, 0.0
+    seconds: dict[str, float] = defaultdict(float)  # of each algorithm, over the ended runs that are read
+    steps: dict[str, int] = defaultdict(int)
+    steps_left: dict[str, int] = defaultdict(int)
+    running = 0
     for run in runs:
-        kept = RunFolder(folder, run)
-        status = kept.status()
-        if status is not None:
-            statuses.append(status)
-            if status.status == "done" and len(statuses) <= SAMPLED and (records := kept.read()[0]):
-                seconds, work = seconds + records[-1].seconds, work + cost(run)
-        else:
-            left += cost(run)
-            running += kept.path.exists() and lock_holder(kept.path) is not None
-    return _standing(runs, statuses, running, left * seconds / work / max(1, running) if work and left else None)
+        run_folder = RunFolder(folder, run)
+        status = run_folder.status()
+        if status is None:
+            steps_left[run.algorithm] += run.steps
+            running += run_folder.path.exists() and lock_holder(run_folder.path) is not None
+            continue
+        statuses.append(status)
+        if status.status == "done" and len(statuses) <= SAMPLED and (records := run_folder.read()[0]):
+            seconds[run.algorithm] += records[-1].seconds
+            steps[run.algorithm] += run.steps
+    seconds_left = None
+    if steps and steps_left:
+        measured = {algorithm: (seconds[algorithm], steps[algorithm]) for algorithm in steps}
+        over_all = (sum(seconds.values()), sum(steps.values()))
+        times = [(left, *measured.get(algorithm, over_all)) for algorithm, left in steps_left.items()]
+        seconds_left = sum(left * taken / done for left, taken, done in times) / max(1, running)
+    return _progress(runs, statuses, running, seconds_left)
 
 
-def _standing(
+def _progress(
     runs: Sequence[Run], statuses: Sequence[Status], running: int = 0, seconds_left: float | None = None
 ) -> SweepProgress:
     by_state = {state: tuple(s for s in statuses if s.status == state) for state in ("done", "diverged", "failed")}
@@ -78,7 +88,7 @@ def _standing(
 
 @dataclass(frozen=True)
 class BestSoFar:
-    """How good a run looks by its dataset's rule, and what it reaches there on the unseen domains."""
+    """The best evaluation of a run by its dataset's selection rule, and the accuracy on the unseen domains there."""
 
     run: Run
     rule: str
@@ -86,33 +96,33 @@ class BestSoFar:
     unseen: dict[str, float]
 
     def __str__(self) -> str:
-        who = f"{Method.of(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
-        reached = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
-        return f"best by {self.rule} validation so far: {who}: {100 * self.score:.1f} %; {', '.join(reached)}"
+        name = f"{Method.of(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
+        unseen = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
+        return f"best by {self.rule} validation so far: {name}: {100 * self.score:.1f} %; {', '.join(unseen)}"
 
     def as_json(self) -> dict[str, Any]:
         run = {"run": self.run.id, "method": str(Method.of(self.run)), "draw": self.run.draw, "trial": self.run.trial}
         return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
 
 
-def promise(curve: Curve) -> BestSoFar | None:
-    """None where a run has not been judged by what its dataset's rule needs."""
+def best_evaluation(curve: Curve) -> BestSoFar | None:
+    """None where the run has no evaluation of what its dataset's selection rule needs."""
     run, rule = curve.run, usual_selection(curve.run.dataset)
-    found = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
-    known = [scores for scores in found if scores is not None]
+    by_domain = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
+    known = [scores for scores in by_domain if scores is not None]
     if not known:
         return None
-    mean = np.mean(known, axis=0)
-    at = int(mean.argmax())
-    unseen = {domain: float(curve.accuracy[domain, "in"][at]) for domain in run.test_domains}
-    return BestSoFar(run, rule, float(mean[at]), unseen)
+    scores = np.mean(known, axis=0)
+    best = int(scores.argmax())
+    unseen = {domain: float(curve.accuracy[domain, "in"][best]) for domain in run.test_domains}
+    return BestSoFar(run, rule, float(scores[best]), unseen)
 
 
 def best_so_far(folder: Path, runs: Sequence[Run]) -> BestSoFar | None:
-    """The most promising run."""
-    wanted = {run.id for run in runs}
-    found = [promise(curve) for curve in collect(folder).curves if curve.run.id in wanted]
-    return max((one for one in found if one is not None), key=lambda one: one.score, default=None)
+    """The best evaluation of all these runs."""
+    ids = {run.id for run in runs}
+    best = [best_evaluation(curve) for curve in collect(folder).curves if curve.run.id in ids]
+    return max((one for one in best if one is not None), key=lambda one: one.score, default=None)
 
 
 SAMPLED = 200

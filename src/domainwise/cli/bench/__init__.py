@@ -38,27 +38,27 @@ def bench(
     from domainwise.cli.bench.steps import Bench
     from domainwise.core import files
     from domainwise.core.errors import unknown
-    from domainwise.data.sources.folder import find_dataset
+    from domainwise.data.find import find_dataset
     from domainwise.engine.devices import pick_device
     from domainwise.protocol.runs import PRECISIONS
     from domainwise.sweep.plan import search_space
 
-    data, place = find_dataset(dataset), pick_device(device)
-    chosen, asked = names(algorithms), names(precisions)
-    for precision in asked:
+    data, chosen_device = find_dataset(dataset), pick_device(device)
+    algorithm_names, precision_names = names(algorithms), names(precisions)
+    for precision in precision_names:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
-    for algorithm in chosen:
+    for algorithm in algorithm_names:
         ALGORITHMS[algorithm]
-    usual = int(search_space("ERM", data.scale)["batch_size"].default) if place.type == "cuda" else 16
-    size = batch_size or usual
-    measured = Bench(data, network or data.network, size, place, data_root, seconds)
-    about = describe(place) | {"dataset": data.title, "network": measured.network, "batch_size": size}
+    default = int(search_space("ERM", data.scale)["batch_size"].default) if chosen_device.type == "cuda" else 16
+    size = batch_size or default
+    benchmark = Bench(data, network or data.network, size, chosen_device, data_root, seconds)
+    about = describe(chosen_device) | {"dataset": data.title, "network": benchmark.network, "batch_size": size}
     if out is not None:
         files.writable_file(out)
     rows = []
     with errors_console.status("measuring ...") as status:
-        for row in measured.rows(chosen, asked, at_once):
+        for row in benchmark.rows(algorithm_names, precision_names, at_once):
             rows.append(asdict(row))
             status.update(escape(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms"))
     result = about | {"rows": rows}

@@ -1,4 +1,4 @@
-"""What a machine is and what it could do."""
+"""The machine of a benchmark: its description, clock, matrix rate and memory."""
 
 import platform
 import resource
@@ -15,7 +15,7 @@ from domainwise.engine.execution.isolation import arithmetic
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The device, the versions that matter, and the date."""
+    """The device, the relevant versions, and the date."""
     about = {
         "device": device_name(device),
         "threads": torch.get_num_threads(),
@@ -33,14 +33,14 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def now(device: torch.device) -> float:
-    """The time when the device has done all it was asked to do."""
+    """The time, after the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def seconds_each(work: Callable[[], object], device: torch.device, budget: float) -> float:
-    """How long the work takes once it is warm: the median of up to five rounds that fill the budget."""
+    """Seconds per call after a warm-up call: the median of up to five rounds that fill the budget."""
     began = now(device)
     work()
     repeats = max(1, int(budget / 5 / max(now(device) - began, 1e-9)))
@@ -54,7 +54,7 @@ def seconds_each(work: Callable[[], object], device: torch.device, budget: float
 
 
 def matrix_rate(device: torch.device, precision: str, budget: float) -> float:
-    """Floating point operations per second in products of large matrices, as this precision computes them."""
+    """Floating point operations per second in products of large matrices in this precision."""
     size = 8192 if device.type == "cuda" else 1024
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a = torch.randn(size, size, device=device, dtype=dtype)
@@ -63,7 +63,7 @@ def matrix_rate(device: torch.device, precision: str, budget: float) -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: the most that was allocated on a GPU since it was last reset, or by this process so far."""
+    """Peak memory in bytes: allocated on the GPU since the last reset, or used by this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""A plain loop, as one writes it first and as DomainBed does: what the engine is measured against.
+"""A plain training loop, written the way DomainBed writes it: the baseline of the benchmark.
 
 A DataLoader of single samples per domain, float32 with PyTorch's defaults (on a GPU these allow TF32 in convolutions),
 contiguous memory, eager, and the loss read after every step.
@@ -16,11 +16,11 @@ from domainwise.data.environments import Environments
 from domainwise.nets.network import Network, build
 
 SMALL = 2**28
-"""Bytes of images that a plain loop would normalise beforehand."""
+"""Bytes of images up to which a plain loop normalises them beforehand."""
 
 
 class _Rows(Dataset[tuple[Tensor, ...]]):
-    """Single normalised samples of some rows, made when asked for."""
+    """Single samples of some rows, normalised on access."""
 
     def __init__(self, environments: Environments, rows: Tensor) -> None:
         self.environments, self.rows = environments, rows
@@ -57,7 +57,7 @@ class PlainLoop:
     def _loader(
         self, data: _Rows | TensorDataset, batch_size: int, sampler: RandomSampler | None = None
     ) -> DataLoader[Any]:
-        """With eight processes to feed a GPU, as DomainBed has; a CPU has other things to do."""
+        """With eight worker processes for a GPU, as in DomainBed; on a CPU none."""
         return DataLoader(data, batch_size, sampler=sampler, num_workers=8 if self.device.type == "cuda" else 0)
 
     def step(self) -> None:
@@ -70,11 +70,11 @@ class PlainLoop:
         self.optimizer.step()
         loss.item()
 
-    def evaluate(self, parts: Sequence[Tensor]) -> None:
-        """The accuracy on each of these rows, in batches of 64, each of which is waited for."""
+    def evaluate(self, splits: Sequence[Tensor]) -> None:
+        """Computes the accuracy on the rows of each split, in batches of 64, with a synchronisation after each."""
         self.network.eval()
         with torch.no_grad():
-            for rows in parts:
+            for rows in splits:
                 correct = 0
                 for x, y in self._loader(_samples(self.environments, rows), batch_size=64):
                     correct += int((self.network(x.to(self.device)).argmax(1) == y.to(self.device)).sum().item())
@@ -82,6 +82,6 @@ class PlainLoop:
 
 
 def _contiguous(network: Network) -> Network:
-    """Without our choice of memory format."""
+    """The network in the default memory format."""
     network.represent = lambda x: network.dropout(network.features(x))  # type: ignore[method-assign]
     return network

@@ -1,4 +1,4 @@
-"""Steps and evaluations, timed: the engine in its forms, and the plain loop, in one run."""
+"""Times of steps and evaluations: the engine in its modes beside the plain loop, measured in one run."""
 
 import gc
 import logging
@@ -17,7 +17,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.engine.devices import check_precision
-from domainwise.engine.evaluation import Evaluator, Part, parts_to_judge
+from domainwise.engine.evaluation import Evaluator, Split, splits_to_evaluate
+from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.nets import NETWORKS
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement; of several runs in turns, per run."""
+    """One measurement; of several interleaved runs, per run."""
 
     what: str
     precision: str
@@ -44,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured, where."""
+    """The dataset, network, batch size and device of all measurements."""
 
     dataset: Dataset
     network: str
@@ -61,7 +62,7 @@ class Bench:
         return replace(plan, weights="")  # random weights take as long
 
     def rows(self, algorithms: Sequence[str], precisions: Sequence[str], at_once: int) -> Iterator[Row]:
-        """The plain loop, then every algorithm in every precision; on a GPU ERM also in its lesser forms."""
+        """The plain loop, then every algorithm in every precision; on a GPU ERM also in its slower modes."""
         environments = self.dataset.load(self.data_root)
         plain = self.run("ERM", "fp32")
         loop = PlainLoop(environments, plain.train_domains, self.network, self.batch_size, self.device)
@@ -80,28 +81,28 @@ class Bench:
                         yield self._engine(algorithm, precision, form, images, first.milliseconds, rates[precision])
                     except torch.OutOfMemoryError:
                         log.warning("%s, %s, %s does not fit the device", algorithm, precision, form)
-        rows = list(self._parts(plain, environments).values())
-        judged = sum(map(len, rows))
+        rows = list(self._splits(plain, environments).values())
+        evaluated = sum(map(len, rows))
         evaluate = partial(loop.evaluate, rows)
-        yield (first := self._row("plain evaluation", "default", "eager", evaluate, judged, None, None))
+        yield (first := self._row("plain evaluation", "default", "eager", evaluate, evaluated, None, None))
         for precision in rates:
-            session, own = self._session(self.run("ERM", precision))
+            session, context = self._session(self.run("ERM", precision))
             form = "captured" if self.device.type == "cuda" else "eager"
             for what, run in {"evaluation": session.run, "all splits": replace(session.run, full_curves=True)}.items():
-                with own:
-                    parts = self._parts(run, session.environments)
-                    judge = Evaluator(session.algorithm, session.environments, parts, run.train_domains)
-                    judge()
-                    images = sum(map(len, parts.values()))
-                    alike = first.milliseconds * images / judged
-                    row = self._row(what, precision, form, judge, images, alike, None)
+                with context:
+                    splits = self._splits(run, session.environments)
+                    evaluator = Evaluator(session.algorithm, session.environments, splits, run.train_domains)
+                    evaluator()
+                    images = sum(map(len, splits.values()))
+                    as_many = first.milliseconds * images / evaluated
+                    row = self._row(what, precision, form, evaluator, images, as_many, None)
                 yield row
 
-    def _parts(self, run: Run, environments: Environments) -> dict[Part, Tensor]:
-        """What an evaluation judges; a CPU judges a sample of it, in proportion."""
-        parts = parts_to_judge(run, environments)
+    def _splits(self, run: Run, environments: Environments) -> dict[Split, Tensor]:
+        """The rows an evaluation uses; on a CPU a fiftieth of each split."""
         share = 1 if self.device.type == "cuda" else 50
-        return {part: rows[: -(-len(rows) // share)] for part, rows in parts.items()}
+        splits = splits_to_evaluate(run, environments)
+        return {split: rows[: -(-len(rows) // share)] for split, rows in splits.items()}
 
     def _forms(self, algorithm: str, at_once: int) -> tuple[str, ...]:
         if self.device.type != "cuda":
@@ -110,10 +111,10 @@ class Bench:
         alone = ("eager", "captured", *compiled) if algorithm == "ERM" else (compiled or ("captured",))
         return *alone, *((f"{at_once} in turns",) if at_once > 1 else ())
 
-    def _session(self, run: Run) -> tuple[Session, RunContext]:
-        own = RunContext(self.device, run.precision)
-        with own:
-            return Session(run, self.resident, self.device), own
+    def _session(self, run: Run, mode: Mode | None = None) -> tuple[Session, RunContext]:
+        context = RunContext(self.device, run.precision)
+        with context:
+            return Session(run, self.resident, self.device, execution=Execution(mode) if mode else None), context
 
     @cached_property
     def resident(self) -> Environments:
@@ -123,15 +124,12 @@ class Bench:
     def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Row:
         run = self.run(algorithm, precision)
         count = int(form.split()[0]) if form.endswith("in turns") else 1
-        sessions = [self._session(replace(run, trial=trial)) for trial in range(count)]
-        for session, _ in sessions:
-            if self.device.type == "cuda":
-                compile = form not in ("eager", "captured")
-                session.captured = None if form == "eager" else session.captured_step(compile=compile)
+        mode: Mode = "eager" if form == "eager" else "captured" if form == "captured" else "compiled"
+        sessions = [self._session(replace(run, trial=trial), mode) for trial in range(count)]
 
         def round_of_steps() -> None:
-            for session, own in sessions:
-                with own:
+            for session, context in sessions:
+                with context:
                     session.step()
 
         with sessions[0][1], FlopCounterMode(display=False) as counter:
@@ -153,7 +151,7 @@ class Bench:
         ideal: float | None,
         count: int = 1,
     ) -> Row:
-        """Times work on so many images of each of `count` runs; `ideal` are the seconds of its matrix products."""
+        """Times work on `images` images of each of `count` runs; `ideal` is the time of its matrix products."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         began = now(self.device)

@@ -1,12 +1,12 @@
-"""Decode once: image files -> one memory-mapped uint8 file, kept for every later run.
+"""The decode cache: image files are decoded once into a memory-mapped uint8 file that every later run uses.
 
 A cache folder holds, per collection of files, one entry per size:
 
-    <cache>/<label>-<which collection>/<size>-<fingerprint>/images.bin     uint8 [N, 3, size, size]
-                                                            record.json    how many images, and which files were bad
+    <cache>/<label>-<collection>/<size>-<fingerprint>/images.bin     uint8 [N, 3, size, size]
+                                                      record.json    number of files, and which could not be decoded
 
-An entry is built beside its place and renamed into it when it is whole, by one process at a time; the others wait and
-share it. Its fingerprint is that of the files' names, sizes and times, so a changed collection has another entry, which
+One process at a time builds an entry, in a temporary folder that is renamed when it is complete; other processes wait
+and share it. The fingerprint depends on the files' names, sizes and times: a changed collection has a new entry, which
 replaces the old one.
 """
 
@@ -14,84 +14,90 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import mmap
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
-from domainwise.core import files as whole_files
+from domainwise.core import files as atomic_files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import data_root
-from domainwise.data.images.parallel import spread
+from domainwise.data.images.parallel import decode_all
+
+log = logging.getLogger("domainwise")
 
 POPULATE_READ = 22
-"""Linux's MADV_POPULATE_READ: fills the page table at once, instead of by a fault at the first touch of every page."""
+"""Linux's MADV_POPULATE_READ: fills the page table at once, instead of by a fault at the first read of every page."""
 POPULATED_SHARE = 0.5
-"""Of the memory available: a larger map is left to be paged in as it is read."""
+"""Maps larger than this share of the available memory are paged in as they are read."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The images that could be decoded, in the order of their files, and the numbers of those that could not."""
+    """The images that could be decoded, in the order of their files, and why others could not, by file number."""
 
     images: Tensor  # uint8 [N, 3, size, size], memory-mapped
     bad: Mapping[int, str]
 
 
 def decoded(files: Sequence[Path], size: int, *, label: str = "images", cache: Path | None = None) -> Tensor:
-    """uint8 [N, 3, size, size] of image files, memory-mapped; decoded now if that was never done before.
+    """uint8 [N, 3, size, size] of image files, memory-mapped; decoded now if they are not in the cache.
 
     A file that cannot be decoded is a UserError that names it.
     """
-    found = decode(files, size, label=label, cache=cache)
-    if found.bad:
-        raise bad_images([(files[number], reason) for number, reason in found.bad.items()])
-    return found.images
+    result = decode(files, size, label=label, cache=cache)
+    if result.bad:
+        raise bad_images(files, result.bad)
+    return result.images
 
 
 def decode(
     files: Sequence[Path], size: int, *, label: str = "images", which: str | None = None, cache: Path | None = None
 ) -> Decoded:
-    """As `decoded`, with bad files left out and named.
+    """Like `decoded`, but leaves out files that cannot be decoded, and names them.
 
-    `which` names the collection whose entries replace one another when it changes; by default it is the list of files.
+    `which` identifies the collection: an entry replaces older ones of the same collection. By default it is the list of
+    files.
     """
     base = Path(os.path.commonpath([file.parent for file in files]))
     which = which or "\n".join(map(str, files))
     plain = re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII).strip("-.")[:40] or "images"
-    home = (cache or cache_root(outside=base)) / f"{plain}-{_digest(which)[:12]}"
-    entry = home / f"{size}-{fingerprint(files, base)}"
-    found = _open(entry, size, len(files))
-    if found is None:
-        _writable(home)
-        with _alone(home):
-            found = _open(entry, size, len(files))  # somebody else may have built it meanwhile
-            if found is None:
+    collection = (cache or cache_root(outside=base)) / f"{plain}-{_digest(which)[:12]}"
+    entry = collection / f"{size}-{fingerprint(files, base)}"
+    result = _open(entry, size, len(files))
+    if result is None:
+        _check_writable(collection)
+        with _locked(collection):
+            result = _open(entry, size, len(files))  # another process may have built it meanwhile
+            if result is None:
                 _build(entry, files, size, label)
-                found = _open(entry, size, len(files))
-    if found is None:
+                result = _open(entry, size, len(files))
+    if result is None:
         raise UserError(f"the cache entry {entry} vanished as it was made: is another program cleaning that folder?")
-    return found
+    return result
 
 
-def bad_images(bad: Sequence[tuple[Path, str]]) -> UserError:
-    """The error that names the first bad image, and says what to do about all of them."""
-    file, reason = bad[0]
+def bad_images(files: Sequence[Path], bad: Mapping[int, str]) -> UserError:
+    """The error that names the first file that cannot be decoded, and what to do about all of them."""
+    number, reason = next(iter(bad.items()))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    return UserError(f"cannot decode {file}: {reason}{more}; mend or remove it, or leave such images out by --skip-bad")
+    return UserError(
+        f"cannot decode {files[number]}: {reason}{more}; mend or remove it, or leave such images out",
+        argument="skip_bad",
+    )
 
 
 def fingerprint(files: Sequence[Path], base: Path) -> str:
-    """Which files these are: their names below `base`, sizes and times."""
+    """A digest of the files' names below `base`, sizes and times."""
     lines = []
     for file in files:
         facts = file.stat()
@@ -100,17 +106,17 @@ def fingerprint(files: Sequence[Path], base: Path) -> str:
 
 
 def cache_root(root: Path | None = None, outside: Path | None = None) -> Path:
-    """$DOMAINWISE_CACHE, or `cache` in the data root, or, where that cannot be written to, in the user's cache folder.
+    """$DOMAINWISE_CACHE, `cache` in the data root, or, where that is not writable, a folder in the user's cache.
 
-    Never inside the folder whose images are cached.
+    Never inside `outside`, the folder whose images are cached.
     """
     if variable := os.environ.get("DOMAINWISE_CACHE"):
         return Path(variable).expanduser()
     root = root or data_root()
-    own = root / "cache"
-    inside = outside is not None and own.resolve().is_relative_to(outside.resolve())
-    if root.is_dir() and not inside and os.access(own if own.is_dir() else root, os.W_OK):
-        return own
+    cache = root / "cache"
+    inside = outside is not None and cache.resolve().is_relative_to(outside.resolve())
+    if root.is_dir() and not inside and os.access(cache if cache.is_dir() else root, os.W_OK):
+        return cache
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "domainwise"
 
 
@@ -118,61 +124,60 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
-def _writable(home: Path) -> None:
+def _check_writable(folder: Path) -> None:
     try:
-        whole_files.writable_folder(home)
+        atomic_files.writable_folder(folder)
     except UserError:
-        raise UserError(f"cannot write the decode cache to {home}: set DOMAINWISE_CACHE to a folder that can") from None
+        raise UserError(f"cannot write the decode cache to {folder}: set DOMAINWISE_CACHE to another folder") from None
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Within it no other process builds in this folder; one that does is waited for.
+def _locked(collection: Path) -> Iterator[None]:
+    """Waits until no other process builds in this folder, and keeps others out.
 
-    A file system without locks lets both build, each beside the entry's place; the last to finish keeps the first's.
+    On a file system without locks several may build, each in its own temporary folder; the first to finish wins.
     """
-    with (home / ".lock").open("w") as file:
+    with (collection / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            Console(stderr=True).print("another process is decoding these images: waiting for it")
+            log.warning("another process is decoding these images: waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
             yield
             return
-        for remains in home.glob(".*.tmp"):  # of a build that was killed: nobody else is building now
-            shutil.rmtree(remains, ignore_errors=True)
+        for leftover in collection.glob(".*.tmp"):  # of a build that was killed, since none is going on
+            shutil.rmtree(leftover, ignore_errors=True)
         yield
 
 
 def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
-    temporary = whole_files.temporary_beside(entry)
+    temporary = atomic_files.temporary_beside(entry)
     temporary.mkdir()
     try:
         out = temporary / "images.bin"
         _reserve(out, len(files) * 3 * size * size)
-        what = f"decoding {label} to {size} pixels, once"
         bad = {}
-        for number, answer in spread(files, what, size=size, out=str(out)):
+        for number, answer in decode_all(files, f"decoding {label} to {size} pixels, once", size=size, out=str(out)):
             if "unwritten" in answer:
                 raise UserError(f"cannot write the decode cache to {entry.parent}: {answer['unwritten']}")
             if "bad" in answer:
                 bad[number] = answer["bad"]
-        _close_ranks(out, sorted(bad), len(files), 3 * size * size)
-        with whole_files.atomic(temporary / "record.json") as record:
+        _remove_rows(out, bad, len(files), 3 * size * size)
+        with atomic_files.atomic(temporary / "record.json") as record:
             record.write(json.dumps({"files": len(files), "bad": bad}).encode())
         state = entry.name.partition("-")[2]
-        for old in entry.parent.glob("[0-9]*-*"):  # of an earlier state of the same collection, or damaged
+        for old in entry.parent.glob("[0-9]*-*"):  # outdated or damaged
             if old == entry or not old.name.endswith(state):
                 shutil.rmtree(old, ignore_errors=True)
-        with suppress(OSError):  # it is there already where there are no locks
+        with suppress(OSError):  # without locks, another process may have been faster
             temporary.rename(entry)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _reserve(out: Path, length: int) -> None:
-    """A file of this length, whose space is surely there where the file system can tell."""
+    """Makes a file of this length, with its disk space allocated where the file system supports that."""
     with out.open("wb") as file:
         file.truncate(length)
         try:
@@ -181,17 +186,18 @@ def _reserve(out: Path, length: int) -> None:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise UserError(
                     f"no room for {length / 2**30:.1f} GiB of decoded images in {out.parent.parent}: set "
-                    "DOMAINWISE_CACHE to a folder with more, or use a smaller --image-size"
+                    "DOMAINWISE_CACHE to a folder with more, or use a smaller image size",
+                    argument="image_size",
                 ) from None
 
 
-def _close_ranks(out: Path, bad: Sequence[int], rows: int, length: int) -> None:
-    """Moves the rows after a bad one forward over it, and flushes the file to the disk."""
+def _remove_rows(out: Path, removed: Iterable[int], rows: int, length: int) -> None:
+    """Closes the gaps of the removed rows in place, and flushes the file to the disk."""
     with out.open("r+b") as file:
-        holes = set(bad)
-        target = bad[0] if bad else rows
+        gaps = set(removed)
+        target = min(gaps, default=rows)
         for row in range(target, rows):
-            if row not in holes:
+            if row not in gaps:
                 os.pwrite(file.fileno(), os.pread(file.fileno(), length, row * length), target * length)
                 target += 1
         file.truncate(target * length)
@@ -199,7 +205,7 @@ def _close_ranks(out: Path, bad: Sequence[int], rows: int, length: int) -> None:
 
 
 def _open(entry: Path, size: int, count: int) -> Decoded | None:
-    """The entry's images, mapped; None where there is no whole entry."""
+    """The entry's images, memory-mapped; None if it is missing or incomplete."""
     try:
         record = json.loads((entry / "record.json").read_bytes())
         bad = {int(number): str(reason) for number, reason in record["bad"].items()}
@@ -214,7 +220,7 @@ def _open(entry: Path, size: int, count: int) -> Decoded | None:
 
 
 def _mapped(descriptor: int, length: int) -> Tensor:
-    """The file as a tensor that processes share; writing to it, which nobody does, would change this process's only."""
+    """The file as a tensor whose memory processes share; private, so that writing would change this process's only."""
     if not length:
         return torch.empty(0, dtype=torch.uint8)
     pages = mmap.mmap(descriptor, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -225,7 +231,7 @@ def _mapped(descriptor: int, length: int) -> Tensor:
 
 
 def _available() -> int:
-    """Bytes of memory that can be had without swapping; 0 where the system does not say."""
+    """Bytes of memory available without swapping; 0 where unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

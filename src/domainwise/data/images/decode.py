@@ -1,7 +1,7 @@
-"""One image file -> pixels, whatever a camera, a scanner or a web page made of it.
+"""Decode one image file of any common format to upright RGB (or grey) pixels.
 
-This file is also a program: `parallel` starts it as helper processes, so it imports nothing of the package, which would
-take each of them seconds.
+This file is also a program that `parallel` starts as helper processes; it imports nothing of the package, so that they
+start in a moment.
 """
 
 import hashlib
@@ -21,57 +21,57 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 Pixels = npt.NDArray[np.uint8]
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-"""Ends of file names that are taken for images, in either case."""
+"""Suffixes of image files, in upper or lower case."""
 DRAFT = 4
-"""A JPEG more than 8 times as large as asked is decoded at a fraction of its size, still 4 times as large as asked."""
+"""A JPEG more than 8 times as large as requested is decoded at a fraction of its size, at least 4 times the request."""
 ORIENTATION = 0x0112
-"""The EXIF tag by which a camera says how the picture is to be turned."""
+"""The EXIF tag for the rotation of the image."""
 
 
 class BadImage(Exception):
-    """A file that cannot be decoded, and why in a few words."""
+    """A file that cannot be decoded; the message is the reason."""
 
 
 def read(file: str | Path, width: int, height: int | None = None, mode: str = "RGB") -> Pixels:
-    """The image as uint8 [C, height, width], square unless told: upright, RGB, resized bilinearly with antialiasing."""
+    """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing."""
     height = height or width
-    with _failures_named():
-        return fitted(_open(Path(file), DRAFT * max(width, height)), width, height, mode)
+    with _as_bad_image():
+        return to_pixels(_open(Path(file), DRAFT * max(width, height)), width, height, mode)
 
 
-def fitted(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pixels:
-    """A picture as uint8 [C, height, width], in RGB or grey (mode "L")."""
-    with _failures_named():
+def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pixels:
+    """A Pillow image as uint8 [C, height, width], in RGB or grey (mode "L")."""
+    with _as_bad_image():
         image = _upright_rgb(image).convert(mode).resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(image, np.uint8).reshape(height, width, -1)
         return pixels.transpose(2, 0, 1).copy()
 
 
 def facts(file: str | Path) -> dict[str, Any]:
-    """Decodes the whole image and says what it is: mode, size, whether EXIF turns it, and a digest of its pixels.
+    """Decodes the image in full: its mode, size, whether EXIF rotates it, and a digest of its pixels.
 
-    The pixels are those a training would see at full size, so that a picture has one digest however it is stored. Of
-    16-bit grey also the largest value (else None): by its upper 8 bits, a constant scale, 12-bit data is nearly black.
+    The digest is of the decoded RGB pixels, so that it does not depend on the file format. `largest` is the largest
+    value of a 16-bit grey image (else None): only the upper 8 bits are used, which makes 12-bit data nearly black.
     """
-    with _failures_named():
+    with _as_bad_image():
         image = _open(Path(file))
         turned = image.getexif().get(ORIENTATION, 1) not in (0, 1)
-        seen = _upright_rgb(image)
-        digest = hashlib.blake2b(repr(seen.size).encode(), digest_size=16)
-        digest.update(seen.tobytes())
+        pixels = _upright_rgb(image)
+        digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
+        digest.update(pixels.tobytes())
         return {
             "size": list(image.size),
             "mode": image.mode,
             "alpha": image.has_transparency_data,
             "turned": turned,
-            "largest": int(_sixteen_bits(image).max()) if _is_deep(image) else None,
+            "largest": int(_sixteen_bits(image).max()) if _is_sixteen_bit(image) else None,
             "digest": digest.hexdigest(),
         }
 
 
 @contextmanager
-def _failures_named() -> Iterator[None]:
-    """Decoders fail in many ways; each is a BadImage."""
+def _as_bad_image() -> Iterator[None]:
+    """Turns every failure of a decoder into a BadImage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def _failures_named() -> Iterator[None]:
 
 
 def _open(file: Path, at_least: int | None = None) -> Image.Image:
-    """The first frame of a file, decoded to the last byte."""
+    """The first frame of a file, completely decoded."""
     if not file.stat().st_size:
         raise BadImage("the file is empty")
     image: Image.Image = Image.open(file)
@@ -97,11 +97,11 @@ def _open(file: Path, at_least: int | None = None) -> Image.Image:
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF data says; grey and CMYK become RGB; what is transparent shows white."""
+    """Rotated according to EXIF, in RGB, with transparent pixels on white."""
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise BadImage("floating-point pixels have no agreed range: save it with 8 bits per channel")
-    if _is_deep(image):
+    if _is_sixteen_bit(image):
         image = Image.fromarray((_sixteen_bits(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -109,8 +109,8 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _is_deep(image: Image.Image) -> bool:
-    """Whether it is grey of 16 bits (or 32, of which none should use more)."""
+def _is_sixteen_bit(image: Image.Image) -> bool:
+    """Whether it is grey of 16 bits, or of 32, of which 16 are used."""
     return image.mode.startswith("I")
 
 
@@ -119,11 +119,10 @@ def _sixteen_bits(image: Image.Image) -> npt.NDArray[np.int64]:
 
 
 def work(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """One answer per file of a job: {"bad": reason}, or its facts, or nothing where its pixels went to the job's file.
+    """One answer per file of a job {"files": [...]}: its facts, or {"bad": reason}.
 
-    {"unwritten": reason} if they could not go there.
-
-    A job to read says {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]}.
+    A job {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]} writes the pixels to
+    `out` instead; its answers are {}, {"bad": reason}, or {"unwritten": reason} if writing failed.
     """
     answers: list[dict[str, Any]] = []
     for number, file in enumerate(job["files"]):
@@ -150,5 +149,5 @@ def _write_row(out: str, row: int, pixels: Pixels) -> None:
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:  # until whoever started it closes the pipe, or dies
+    for line in sys.stdin:  # until the parent process closes the pipe or ends
         print(json.dumps(work(json.loads(line))), flush=True)

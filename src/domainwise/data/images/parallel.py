@@ -1,8 +1,8 @@
-"""Many image files at once: helper processes that only decode, and a bar that says how long it still takes.
+"""Decode many image files in parallel, in helper processes.
 
-A helper is `decode.py` run as a program. It needs none of what a process of this package needs (no torch, no guarded
-`__main__`, no permission for a worker of a sweep to have children), so it starts in a moment, and an image that crashes
-its decoder takes only the helper with it.
+A helper is `decode.py` run as a program. Unlike a process of `multiprocessing` it imports no torch, needs no guarded
+`__main__` and may be started by a worker of a sweep. It starts in a moment, and an image that crashes the decoder ends
+only the helper.
 """
 
 import json
@@ -15,36 +15,30 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from domainwise.data.images import decode
+from domainwise.data.images import decode, progress
 
 CHUNK = 16
-"""Files per question to a helper."""
+"""Files per job."""
 FEW = 64
-"""So many files are decoded here before any helper would have started."""
+"""This process decodes so many files before a helper has started."""
 
 Answer = dict[str, Any]
 
 
-def spread(files: Sequence[Path], what: str, **job: Any) -> Iterator[tuple[int, Answer]]:
-    """(number, answer) for every file in order: `decode.work` on all cores, with a bar on standard error."""
+def decode_all(files: Sequence[Path], description: str, **job: Any) -> Iterator[tuple[int, Answer]]:
+    """(number, answer) for every file in order: `decode.work` on all cores, which reports its progress."""
     chunks = [range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK)]
     jobs = [{**job, "files": [str(files[i]) for i in chunk], "rows": list(chunk)} for chunk in chunks]
-    answers = map(decode.work, jobs) if len(files) <= FEW else _by_helpers(jobs)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = len(files) <= FEW or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
-        task = bar.add_task(what, total=len(files))
-        for chunk, found in zip(chunks, answers, strict=True):
-            yield from zip(chunk, found, strict=True)
-            bar.advance(task, len(chunk))
+    few = len(files) <= FEW
+    results = map(decode.work, jobs) if few else _by_helpers(jobs)
+    with (progress.silent if few else progress.show)(description, len(files)) as advance:
+        for chunk, answers in zip(chunks, results, strict=True):
+            yield from zip(chunk, answers, strict=True)
+            advance(len(chunk))
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -71,7 +65,7 @@ def _by_helpers(jobs: Sequence[Answer]) -> Iterator[list[Answer]]:
 
 
 class _Helper:
-    """One process of `decode.py`, out of reach of the terminal's Ctrl-C; it ends when its pipe is closed."""
+    """One process of `decode.py`, which the terminal's Ctrl-C does not reach; it ends when its pipe is closed."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -87,7 +81,7 @@ class _Helper:
         )
 
     def ask(self, job: Answer) -> list[Answer]:
-        """Its answers; files on which it dies are tried one by one, so that the one to blame is named."""
+        """The job's answers; if the process dies, its files are tried one by one to find the one that crashed it."""
         answers = self._answers(job)
         if answers is not None or self.stopped:
             return answers or []
@@ -98,7 +92,7 @@ class _Helper:
         return [answer for single in singles for answer in self.ask(single)]
 
     def _answers(self, job: Answer) -> list[Answer] | None:
-        """None if it died."""
+        """The job's answers; None if the process died."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(job) + "\n")

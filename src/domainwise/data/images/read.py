@@ -1,4 +1,4 @@
-"""Pictures of the user's own, as a network expects them: exactly as a folder's training images are decoded."""
+"""Image files and Pillow images as a network's inputs, decoded exactly as the training images of a folder are."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,23 +8,24 @@ from PIL import Image
 from torch import Tensor
 
 from domainwise.core.errors import UserError
-from domainwise.data.images.decode import BadImage, fitted, read
+from domainwise.data.images.decode import BadImage, read, to_pixels
 
 MODES = {1: "L", 3: "RGB"}
+"""Pillow's mode by the number of channels."""
 
 
-def read_images(given: Sequence[str | Path | Image.Image], shape: tuple[int, ...]) -> Tensor:
-    """Image files or Pillow pictures as uint8 [N, C, H, W], resized bilinearly to a network's input shape [C, H, W]."""
-    return torch.stack([read_image(one, shape) for one in given])
+def read_images(images: Sequence[str | Path | Image.Image], shape: tuple[int, ...]) -> Tensor:
+    """Image files or Pillow images as uint8 [N, C, H, W], resized bilinearly to a network's input shape [C, H, W]."""
+    return torch.stack([read_image(image, shape) for image in images])
 
 
-def read_image(given: str | Path | Image.Image, shape: tuple[int, ...]) -> Tensor:
-    """One of them, uint8 [C, H, W]; one that cannot be decoded is the user's mistake."""
+def read_image(image: str | Path | Image.Image, shape: tuple[int, ...]) -> Tensor:
+    """One image, uint8 [C, H, W]; one that cannot be decoded is a UserError."""
     if len(shape) != 3 or shape[0] not in MODES:
-        raise UserError(f"pictures cannot be read as inputs of shape {shape}: give arrays of that shape")
+        raise UserError(f"images cannot be read as inputs of shape {shape}: give arrays of that shape")
     channels, height, width = shape
     form = (width, height, MODES[channels])
     try:
-        return torch.from_numpy(fitted(given, *form) if isinstance(given, Image.Image) else read(given, *form))
+        return torch.from_numpy(to_pixels(image, *form) if isinstance(image, Image.Image) else read(image, *form))
     except BadImage as error:
-        raise UserError(f"{given} is no readable image ({error}): leave it out") from None
+        raise UserError(f"{image} is no readable image ({error}): leave it out") from None

@@ -1,4 +1,4 @@
-"""Archives from the internet: unpacked whole or not at all, inside their folder, plain files only."""
+"""Unpack archives safely: completely or not at all, only plain files, nothing outside the target folder."""
 
 import lzma
 import shutil
@@ -22,46 +22,45 @@ DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFE
 
 
 class Entry(NamedTuple):
-    """One file in an archive; a folder has no data."""
+    """A file in an archive, or a folder, which has no data."""
 
     name: str
     data: IO[bytes] | None
 
 
 def extract(archive: Path, target: Path, *, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES) -> None:
-    """Unpacks a .zip or .tar(.gz, .bz2, .xz) as the folder `target`, which appears only when it is complete.
+    """Unpacks a .zip or .tar(.gz, .bz2, .xz) to the folder `target`, which appears only when it is complete.
 
-    An archive that is one folder becomes the target itself. Refused: a name that leads outside, a link, a device, two
-    entries of one name, more data or entries than the limits (counted as they come: headers may lie).
+    If the archive holds a single folder, that folder becomes the target. A UserError refuses paths outside the target,
+    links, devices, two entries of one name, and more data or entries than the limits, counted while unpacking.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is in the way of unpacking {archive}: remove it, or move it elsewhere")
     temporary = temporary_beside(target)
     try:
         temporary.mkdir(parents=True)
-        room = most_bytes
+        bytes_left = most_bytes
         for number, entry in enumerate(_entries(archive)):
             if number == most_entries:
                 raise UserError(f"{archive} holds more than {most_entries:,} entries: not unpacked")
-            place = temporary / _inside(entry.name, archive)
+            path = temporary / _safe_path(entry.name, archive)
             if entry.data is None:
-                place.mkdir(parents=True, exist_ok=True)
+                path.mkdir(parents=True, exist_ok=True)
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("xb") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
                 while chunk := entry.data.read(CHUNK):
-                    room -= len(chunk)
-                    if room < 0:
+                    bytes_left -= len(chunk)
+                    if bytes_left < 0:
                         raise UserError(f"{archive} unpacks to more than {most_bytes:,} bytes: not unpacked")
                     file.write(chunk)
-        whole = _only_folder(temporary)
         if target.exists():
             target.rmdir()
-        whole.replace(target)
+        _only_folder(temporary).replace(target)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UserError(f"{archive} holds two entries of one name ({error.filename}): not unpacked") from None
     except (*DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk's fault, not the archive's
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of the archive
             raise UserError(f"cannot unpack {archive} into {target.parent}: {error.strerror}") from None
         raise _damaged(archive, error) from None
     finally:
@@ -70,7 +69,7 @@ def extract(archive: Path, target: Path, *, most_bytes: int = MOST_BYTES, most_e
 
 @contextmanager
 def files_of_tar(archive: Path) -> Iterator[Iterator[Entry]]:
-    """The plain files of a tar, read in place."""
+    """The plain files of a tar, without unpacking it."""
     try:
         with tarfile.open(archive) as opened:
             yield (Entry(member.name, opened.extractfile(member)) for member in _members(opened) if member.isfile())
@@ -114,14 +113,14 @@ def _tar_entries(archive: Path) -> Iterator[Entry]:
 
 
 def _members(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Its members, then the rest of the file, where a compressed stream keeps its own checksum."""
+    """The members; then reads to the end of the file, where a compressed stream has its checksum."""
     yield from opened
     while opened.fileobj is not None and opened.fileobj.read(CHUNK):
         pass
 
 
-def _inside(name: str, archive: Path) -> PurePosixPath:
-    """The entry's path below the target, whichever slashes it is written with."""
+def _safe_path(name: str, archive: Path) -> PurePosixPath:
+    """The entry's path below the target, written with slashes or backslashes; a path outside is a UserError."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in (path.parts or ("",))[0] or "\0" in name:
         raise UserError(f"{archive}: {name!r} leads outside the folder it is unpacked in: not unpacked")
@@ -129,6 +128,6 @@ def _inside(name: str, archive: Path) -> PurePosixPath:
 
 
 def _only_folder(folder: Path) -> Path:
-    """The folder itself, or the one folder that is all it holds."""
+    """The folder itself, or its only content if that is a folder."""
     content = list(folder.iterdir())
     return content[0] if len(content) == 1 and content[0].is_dir() else folder

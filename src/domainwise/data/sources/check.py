@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images, and what is worth knowing of it, before a training finds out."""
+"""Check a folder of images before training: unreadable files, missing classes, duplicates."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,70 +9,70 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from domainwise.data.images.parallel import spread
-from domainwise.data.sources.folder import Folder, Picture, scan
+from domainwise.data.images.parallel import decode_all
+from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.protocol.runs import HELD_OUT
 
 UNEVEN = 10
-"""So many times more images of one class than of another are worth a warning."""
+"""Warn if one class has this many times more images than another."""
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 DIM = 4096
-"""16-bit images that all stay below this use 12 bits or fewer: of their upper 8 bits, 4 at most."""
+"""16-bit images with all values below this use at most 12 bits, hence at most 4 of their upper 8."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A folder, and of each of its pictures either the facts or the reason why it cannot be decoded."""
+    """A folder, and for each of its images either the facts or the reason why it cannot be decoded."""
 
     folder: Folder
-    facts: Mapping[Picture, Mapping[str, Any]]
-    bad: Mapping[Picture, str]
+    facts: Mapping[ImageFile, Mapping[str, Any]]
+    bad: Mapping[ImageFile, str]
 
     @cached_property
     def counts(self) -> dict[str, dict[str, int]]:
         """Readable images by domain and class."""
-        found = Counter((picture.domain, picture.label) for picture in self.facts)
-        return {d: {c: found[d, c] for c in self.folder.classes} for d in self.folder.domains}
+        counts = Counter((image.domain, image.label) for image in self.facts)
+        return {d: {c: counts[d, c] for c in self.folder.classes} for d in self.folder.domains}
 
     @cached_property
-    def duplicates(self) -> list[list[Picture]]:
-        """Pictures that are equal in every pixel, in groups."""
-        ordered = sorted(self.facts, key=lambda picture: (self.facts[picture]["digest"], picture.file))
-        groups = [list(group) for _, group in groupby(ordered, key=lambda picture: self.facts[picture]["digest"])]
+    def duplicates(self) -> list[list[ImageFile]]:
+        """Groups of images that are equal in every pixel."""
+        ordered = sorted(self.facts, key=lambda image: (self.facts[image]["digest"], image.file))
+        groups = [list(group) for _, group in groupby(ordered, key=lambda image: self.facts[image]["digest"])]
         return sorted((group for group in groups if len(group) > 1), key=lambda group: group[0].file)
 
     @property
     def problems(self) -> list[str]:
-        """What would stop a training."""
-        found = [f"cannot decode {self._place(picture)}: {reason}" for picture, reason in self.bad.items()]
+        """Errors that would stop a training."""
+        lines = [f"cannot decode {self._path(image)}: {reason}" for image, reason in self.bad.items()]
         for domain, counts in self.counts.items():
             if int(HELD_OUT * sum(counts.values())) < 1:
-                found.append(f"domain {domain} has {sum(counts.values())} readable images; it needs at least 5")
+                lines.append(f"domain {domain} has {sum(counts.values())} readable images; it needs at least 5")
         if len(self.folder.classes) < 2:
-            found.append(f"there is one class only ({self.folder.classes[0]}): nothing to tell apart")
-        return found
+            lines.append(f"there is one class only ({self.folder.classes[0]}): nothing to tell apart")
+        return lines
 
     @property
     def warnings(self) -> list[str]:
-        """What a training would bear, but its result might not."""
-        found = []
+        """Findings that do not stop a training but may spoil its result."""
+        lines = []
         if len(self.folder.domains) < 2:
-            found.append("there is one domain only: none can be left out to judge a model on")
+            lines.append("there is one domain only: none can be left out to judge a model on")
         for domain, counts in self.counts.items():
             if missing := [label for label, count in counts.items() if not count]:
-                found.append(f"domain {domain} has no images of {', '.join(missing)}")
+                lines.append(f"domain {domain} has no images of {', '.join(missing)}")
             present = {label: count for label, count in counts.items() if count}
             most, least = (f(present, key=lambda c: present[c], default="") for f in (max, min))
             if present and present[most] > UNEVEN * present[least]:
-                found.append(f"domain {domain} is uneven: {present[most]} of {most}, {present[least]} of {least}")
+                lines.append(f"domain {domain} is uneven: {present[most]} of {most}, {present[least]} of {least}")
         by_lower = groupby(sorted(self.folder.classes, key=str.lower), key=str.lower)
         for same in (list(names) for _, names in by_lower):
             if len(same) > 1:
-                found.append(f"classes differ only in capital letters: {', '.join(same)}")
-        return found + self._dim() + self._leaks()
+                lines.append(f"classes differ only in capital letters: {', '.join(same)}")
+        return lines + self._dim() + self._leaks()
 
     def _dim(self) -> list[str]:
-        """Of 12-bit data in 16-bit files little is left, for a training as for the eye."""
+        """12-bit data in 16-bit files is decoded to nearly black images."""
         largest = max((fact["largest"] for fact in self.facts.values() if fact["largest"] is not None), default=DIM)
         if largest >= DIM:
             return []
@@ -83,7 +83,8 @@ class Check:
         ]
 
     def _leaks(self) -> list[str]:
-        kinds: tuple[tuple[Callable[[Picture, Picture], bool], str], ...] = (
+        """Duplicates across domains, across classes, and within a domain."""
+        kinds: tuple[tuple[Callable[[ImageFile, ImageFile], bool], str], ...] = (
             (
                 lambda a, b: a.domain != b.domain,
                 "in several domains: an unseen domain whose images are trained on is not unseen",
@@ -94,17 +95,17 @@ class Check:
                 "several times in one domain: copies may be trained on and validated on",
             ),
         )
-        found = []
+        lines = []
         for related, what in kinds:
-            pairs = (next((p for p in combinations(group, 2) if related(*p)), None) for group in self.duplicates)
-            if told := [pair for pair in pairs if pair is not None]:
-                example = " and ".join(map(self._place, told[0]))
-                found.append(f"{_images(len(told))} {what}, e.g. {example}")
-        return found
+            first_pairs = (next((p for p in combinations(group, 2) if related(*p)), None) for group in self.duplicates)
+            if pairs := [pair for pair in first_pairs if pair is not None]:
+                example = " and ".join(map(self._path, pairs[0]))
+                lines.append(f"{_images(len(pairs))} {what}, e.g. {example}")
+        return lines
 
     @property
     def notes(self) -> list[str]:
-        """What was ignored, and what decoding makes of images that are not plain RGB."""
+        """What was ignored, and how images that are not plain RGB are decoded."""
         facts = self.facts.values()
         kinds = (
             (sum(fact["mode"] in GREY for fact in facts), "grey: repeated to three channels"),
@@ -132,24 +133,24 @@ class Check:
             "images": len(self.facts),
             "counts": self.counts,
             "sizes": self.sizes,
-            "unreadable": {self._place(picture): reason for picture, reason in self.bad.items()},
-            "duplicates": [[self._place(picture) for picture in group] for group in self.duplicates],
+            "unreadable": {self._path(image): reason for image, reason in self.bad.items()},
+            "duplicates": [[self._path(image) for image in group] for group in self.duplicates],
             "ignored": self.folder.ignored,
             "problems": self.problems,
             "warnings": self.warnings,
             "notes": self.notes,
         }
 
-    def _place(self, picture: Picture) -> str:
-        return str(picture.file.relative_to(self.folder.path))
+    def _path(self, image: ImageFile) -> str:
+        return str(image.file.relative_to(self.folder.path))
 
 
 def check(path: Path) -> Check:
     """Decodes every image of a folder, in parallel."""
     folder = scan(path.expanduser().resolve())
-    answers = list(spread(folder.files, f"checking {folder.name}"))
-    facts = {folder.pictures[i]: answer for i, answer in answers if "bad" not in answer}
-    bad = {folder.pictures[i]: answer["bad"] for i, answer in answers if "bad" in answer}
+    answers = list(decode_all(folder.files, f"checking {folder.name}"))
+    facts = {folder.images[i]: answer for i, answer in answers if "bad" not in answer}
+    bad = {folder.images[i]: answer["bad"] for i, answer in answers if "bad" in answer}
     return Check(folder, facts, bad)
 
 

@@ -1,4 +1,4 @@
-"""Digits: trained on the first 10,000 images of MNIST alone, tested on four other kinds of digits."""
+"""Digits: trained on the first 10,000 images of MNIST, tested on four other datasets of digits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from domainwise.data.catalogue import dataset
 from domainwise.data.sources.digit_files import (
     MNIST_M_LABELS,
     SIDE,
-    Read,
+    Domain,
     grey_domain,
     read_libsvm,
     read_mat,
@@ -85,7 +85,7 @@ USPS = Part(
         ),
     ),
 )
-OTHERS: dict[str, tuple[Part, Callable[[Path], Read]]] = {
+OTHERS: dict[str, tuple[Part, Callable[[Path], Domain]]] = {
     "SVHN": (SVHN, read_mat),
     "MNIST-M": (MNIST_M, read_mnist_m),
     "SYN": (SYN, read_mat),
@@ -102,7 +102,7 @@ OTHERS: dict[str, tuple[Part, Callable[[Path], Read]]] = {
     evaluate_every=1_000,
     unseen=tuple(OTHERS),
     held_out=0.0,
-    selection="oracle",  # of the last model only: nothing is searched
+    selection="oracle",  # of the last model only: no hyper-parameters are searched
     source=Source(
         "https://arxiv.org/abs/2003.13216",
         "SVHN: non-commercial; the others: none stated, see each page",
@@ -113,21 +113,21 @@ OTHERS: dict[str, tuple[Part, Callable[[Path], Read]]] = {
 def Digits(root: Path) -> Environments:
     """Trained on 10,000 digits of MNIST, tested on house numbers, coloured, synthetic and post-office digits.
 
-    A domain whose files are not there is left out, with a note; naming it as a test domain says how to get it.
+    A domain whose files are missing is left out with a warning; using it as a test domain is a UserError.
     """
     from domainwise.data.environments import Environments
 
     digits = mnist(root, "Digits")
-    domains = {"MNIST": grey_domain(digits.images[:TRAINED_ON], digits.labels[:TRAINED_ON])}
+    domains = {"MNIST": grey_domain(*(part[:TRAINED_ON].numpy() for part in digits))}
     absent = {}
     for name, (part, read) in OTHERS.items():
-        found = part.look(root)
-        if found is None:
+        files = part.look(root)
+        if files is None:
             absent[name] = part.missing(root, "Digits")
         else:
-            domains[name] = read(found[0])
-    if not set(domains) - {"MNIST"}:
-        raise UserError(next(iter(absent.values())))
+            domains[name] = read(files[0])
+    if len(absent) == len(OTHERS):
+        raise UserError(next(iter(absent.values())), argument="data_root")
     if absent:
         there = ",".join(name for name in OTHERS if name in domains)
         absent = {name: f"{reason}, or test on what is there: {there}" for name, reason in absent.items()}
@@ -135,5 +135,4 @@ def Digits(root: Path) -> Environments:
     for name, (_, labels) in domains.items():
         if len(labels) != PUBLISHED[name]:
             log.warning("%s has %s digits, published are %s", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")
-    arrays = {name: (images.numpy(), labels.numpy()) for name, (images, labels) in domains.items()}
-    return replace(Environments.from_arrays(arrays, name="Digits", classes=tuple("0123456789")), absent=absent)
+    return replace(Environments.from_arrays(domains, name="Digits", classes=tuple("0123456789")), absent=absent)

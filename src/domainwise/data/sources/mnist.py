@@ -1,6 +1,6 @@
-"""The digit datasets: BackgroundDigits, ColoredMNIST and RotatedMNIST.
+"""Datasets made of MNIST's digits: BackgroundDigits, ColoredMNIST and RotatedMNIST.
 
-All randomness of a dataset is fixed by its name: a trial shuffles its splits, never its images.
+A dataset's name fixes its images; a trial changes only its splits.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PUBLIC = Source("http://yann.lecun.com/exdb/mnist/", "CC BY-SA 3.0", 70_000, (MN
 EMBEDDED = replace(PUBLIC, images=5_000, parts=())
 
 
-def deal(digits: Digits, name: str, domains: int) -> list[Digits]:
-    """The shuffled digits, dealt like cards: domain i takes [i::n]."""
+def distribute(digits: Digits, name: str, domains: int) -> list[Digits]:
+    """Shuffles the digits and distributes them evenly: domain i has rows [i::domains]."""
     order = permutation(len(digits.labels), name, "deal")
     return [Digits(digits.images[order[i::domains]], digits.labels[order[i::domains]]) for i in range(domains)]
 
@@ -54,20 +54,19 @@ def background(name: str) -> Tensor:
     return 0.8 * smooth[0].clamp(0, 1)
 
 
-def paste(digits: Tensor, behind: Tensor) -> Tensor:
+def overlay(digits: Tensor, behind: Tensor) -> Tensor:
     """Grey digits, uint8 [n, 28, 28], in white over a background [3, 28, 28] in [0, 1]: uint8 [n, 3, 28, 28]."""
     ink = digits[:, None] / 255
-    return _uint8(ink + (1 - ink) * behind)
+    return ((ink + (1 - ink) * behind) * 255).round().byte()
 
 
 @lru_cache(maxsize=1)
 def source_digits(name: str, root: Path) -> Digits:
-    """The plain digits that a dataset of this module was made of, in the order of its rows; the last are kept."""
+    """The plain digits that a dataset of this module is made of, in the order of its rows."""
     import torch
 
-    found = DATASETS[name]
     embedded = name == "BackgroundDigits" or name.endswith("-embedded")
-    parts = deal(embedded_digits() if embedded else mnist(root), name, len(found.domains))
+    parts = distribute(embedded_digits() if embedded else mnist(root), name, len(DATASETS[name].domains))
     return Digits(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
 
@@ -85,27 +84,24 @@ def BackgroundDigits(root: Path) -> Environments:  # noqa: ARG001 (embedded)
     from domainwise.data.environments import Environments
 
     arrays = {}
-    for scene, part in zip(SCENES, deal(embedded_digits(), "BackgroundDigits", len(SCENES)), strict=True):
-        arrays[scene] = (paste(part.images, background(scene)), part.labels)
+    for scene, part in zip(SCENES, distribute(embedded_digits(), "BackgroundDigits", len(SCENES)), strict=True):
+        arrays[scene] = (overlay(part.images, background(scene)), part.labels)
     return Environments.from_arrays(arrays, name="BackgroundDigits", classes=DIGITS)
 
 
-def from_mnist(**facts: Any) -> Callable[[Build], Build]:
-    """Registers a dataset made of MNIST's 70,000 digits and, as NAME-embedded, the same of the 5,000 embedded ones."""
+def from_mnist(**fields: Any) -> Callable[[Build], Build]:
+    """Registers a dataset made of MNIST's 70,000 digits and, as NAME-embedded, of the 5,000 embedded ones."""
 
     def register(build: Build) -> Build:
         name, summary = build.__name__, first_paragraph(build.__doc__)
         small = f"{name}-embedded"
         note = "From the 5,000 embedded digits: for quick work, never for published tables."
-        DATASETS.add(
-            name, Dataset(name, summary, loader=lambda root: build(mnist(root, name), name), source=PUBLIC, **facts)
+        full = Dataset(name, summary, loader=lambda root: build(mnist(root, name), name), source=PUBLIC, **fields)
+        embedded = Dataset(
+            small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), source=EMBEDDED, **fields
         )
-        DATASETS.add(
-            small,
-            Dataset(
-                small, f"{summary} {note}", loader=lambda _: build(embedded_digits(), small), source=EMBEDDED, **facts
-            ),
-        )
+        DATASETS.add(name, full)
+        DATASETS.add(small, embedded)
         return build
 
     return register
@@ -124,7 +120,7 @@ def ColoredMNIST(digits: Digits, name: str) -> Environments:
     from domainwise.data.environments import Environments
 
     arrays = {}
-    for (domain, flip), part in zip(COLOUR_FLIPS.items(), deal(digits, name, len(COLOUR_FLIPS)), strict=True):
+    for (domain, flip), part in zip(COLOUR_FLIPS.items(), distribute(digits, name, len(COLOUR_FLIPS)), strict=True):
         random = torch.rand(2, len(part.labels), generator=generator(name, "colour", domain))
         labels = (part.labels < 5) ^ (random[0] < 0.25)
         colours = (labels ^ (random[1] < flip)).long()
@@ -142,7 +138,7 @@ def RotatedMNIST(digits: Digits, name: str) -> Environments:
     from domainwise.data.environments import Environments
 
     arrays = {}
-    for angle, part in zip(ANGLES, deal(digits, name, len(ANGLES)), strict=True):
+    for angle, part in zip(ANGLES, distribute(digits, name, len(ANGLES)), strict=True):
         turned = np.stack([_rotate(image, angle) for image in part.images.numpy()])
         arrays[str(angle)] = (turned[:, None], part.labels)
     return Environments.from_arrays(arrays, name=name, classes=DIGITS)
@@ -150,9 +146,3 @@ def RotatedMNIST(digits: Digits, name: str) -> Environments:
 
 def _rotate(image: Pixels, angle: int) -> Pixels:
     return np.asarray(Image.fromarray(image).rotate(angle, resample=Image.Resampling.BILINEAR))
-
-
-def _uint8(x: Tensor) -> Tensor:
-    import torch
-
-    return (x * 255).round().to(torch.uint8)

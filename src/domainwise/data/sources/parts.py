@@ -1,4 +1,4 @@
-"""Where a dataset comes from, where it is looked for below the data root, and what to do when it is not there."""
+"""The files of a published dataset: where they are looked for below the data root, and how to get them."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,9 +12,9 @@ from domainwise.data.sources.downloads import Download, Progress, fetch
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that a dataset is made of: several files or folders that lie together.
+    """Files or folders of a dataset that lie in one folder.
 
-    `needs` lists them, each with the names it is known by; `places` the folders below the data root where they may lie.
+    `needs` lists them, each with its possible names; `places` are the folders below the data root to look in.
     """
 
     name: str
@@ -23,11 +23,11 @@ class Part:
     layout: str = ""
     downloads: tuple[Download, ...] = ()
     by_hand: str = ""
-    """The page to open in a browser and the file to take there, for links that a plain request cannot follow."""
+    """Which file to download from which page in a browser, for links that a plain request cannot follow."""
     archives: tuple[tuple[str, str], ...] = ()
-    """(file put into the data root by hand, folder it is unpacked as)."""
+    """(archive that the user puts into the data root, folder it is unpacked to)."""
     prepare: Callable[[Path], None] = lambda _: None
-    """Turns what was fetched into what is needed."""
+    """Converts the downloaded files into those needed."""
 
     @property
     def size(self) -> int | None:
@@ -36,23 +36,22 @@ class Part:
         return sum(size for size in sizes if size) if sizes and all(sizes) else None
 
     def look(self, root: Path) -> list[Path] | None:
-        """What is needed, in the order of `needs`, from the first place that has all of it."""
+        """The paths of `needs`, in order, in the first place that has all of them; None if no place has."""
         for place in self.places:
-            found = [self._find(root / place, names) for names in self.needs]
-            whole = [path for path in found if path is not None]
-            if len(whole) == len(found):
-                return whole
+            paths = [path for names in self.needs if (path := self._find(root / place, names)) is not None]
+            if len(paths) == len(self.needs):
+                return paths
         return None
 
     def find(self, root: Path, dataset: str) -> list[Path]:
-        """Like `look`; it is the user's mistake if it is not there."""
-        found = self.look(root)
-        if found is None:
-            raise UserError(self.missing(root, dataset))
-        return found
+        """Like `look`; missing files are a UserError."""
+        paths = self.look(root)
+        if paths is None:
+            raise UserError(self.missing(root, dataset), argument="data_root")
+        return paths
 
     def missing(self, root: Path, dataset: str) -> str:
-        """Where it was looked for, what was expected there, and how to get it."""
+        """Which files are missing, where they were looked for, and how to get them."""
         folders = [root / place for place in self.places]
         begun = next((f for f in folders if f != root and any(self._find(f, names) for names in self.needs)), None)
         expected = [names[0] for names in self.needs if not (begun and self._find(begun, names))]
@@ -60,11 +59,11 @@ class Part:
         where = begun or ", ".join(map(str, folders))
         return (
             f"{self.name} not found: looked in {where} for {', '.join(expected)}{layout}; "
-            f"{self.advice(root, dataset)}, or name another folder with --data-root"
+            f"{self.advice(root, dataset)}, or name another data root"
         )
 
     def advice(self, root: Path, dataset: str) -> str:
-        """How to get it."""
+        """How to get the files."""
         command = f"domainwise data get {dataset}"
         if self.downloads:
             return f"get it with: {command}"
@@ -75,7 +74,7 @@ class Part:
     def get(
         self, root: Path, dataset: str, *, progress: Callable[[Download], Progress], say: Callable[[str], None]
     ) -> None:
-        """Fetches, unpacks and prepares what is not there yet; tells the steps by hand if that is not enough."""
+        """Downloads, unpacks and converts what is missing; a UserError names the steps to do by hand."""
         if self.look(root):
             return
         for download in self.downloads:
@@ -103,7 +102,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """What is publicly known of a dataset."""
+    """Where a dataset is published, its terms, its number of images, and its files."""
 
     page: str
     terms: str

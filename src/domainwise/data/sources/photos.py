@@ -1,9 +1,9 @@
-"""The image datasets of DomainBed and OoD-Bench, and Mixed-Same: folders of pictures in their published layouts."""
+"""Photo datasets: PACS, VLCS, OfficeHome, TerraIncognita (DomainBed), NICO (OoD-Bench), MixedSame (ImageNet-9)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from domainwise.data.catalogue import DATASETS, Dataset, dataset
 from domainwise.data.sources import nico, terra
@@ -19,7 +19,7 @@ CLASS_FOLDERS = "<domain>/<class>/*.jpg, or another kind of image"
 
 
 def of_class_folders(name: str, summary: str, part: Part, classes: tuple[str, ...], source: Source) -> None:
-    """Registers a dataset of DomainBed's kind: `part` needs one folder per domain, which holds one per class."""
+    """Registers a dataset in DomainBed's layout: `part` needs one folder per domain, with one folder per class."""
     domains = tuple(names[0].replace("location_", "L") for names in part.needs)
 
     def load(root: Path, size: int) -> Environments:
@@ -27,11 +27,22 @@ def of_class_folders(name: str, summary: str, part: Part, classes: tuple[str, ..
         listed = {d: in_class_folders(folder, classes) for d, folder in zip(domains, folders, strict=True)}
         return as_environments(name, listed, classes=classes, root=root, size=size, published=source.images)
 
-    facts: dict[str, Any] = {"steps": 5001, "evaluate_every": 300, "augmentation": "domainbed", "network": "resnet50"}
-    known = Dataset(
-        name, summary, domains, classes, SHAPE, "image", loader=load, resizable=True, source=source, **facts
+    entry = Dataset(
+        name,
+        summary,
+        domains,
+        classes,
+        SHAPE,
+        "image",
+        network="resnet50",
+        steps=5001,
+        evaluate_every=300,
+        augmentation="domainbed",
+        loader=load,
+        resizable=True,
+        source=source,
     )
-    DATASETS.add(name, known)
+    DATASETS.add(name, entry)
 
 
 def _drive(key: str) -> str:
@@ -172,7 +183,7 @@ def NICO(root: Path, size: int) -> Environments:
     """Animal or vehicle, where forest, beach, grass and snow go with the one or the other (OoD-Bench's mixed split)."""
     folders = NICO_IMAGES.find(root, "NICO")
     listed = {
-        domain: nico.listed(file, folders)
+        domain: nico.read_list(file, folders)
         for domain, file in zip(nico.LISTS, NICO_LISTS.find(root, "NICO"), strict=True)
     }
     return as_environments("NICO", listed, classes=nico.CLASSES, root=root, size=size, published=4_080)

@@ -1,8 +1,8 @@
-"""Data in memory as a folder, so that other processes and later days can load it: arrays and what they are.
+"""Environments saved as a folder, for other processes and later sessions.
 
 DIR/images.npy           uint8 [N, C, H, W] or float vectors [N, D], memory-mapped when loaded
 DIR/labels.npy           int64 [N]
-DIR/environments.json    names, sizes, normalisation, and the digest of the arrays; written last
+DIR/environments.json    names, sizes, normalisation and the fingerprint; written last
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
 
 
 def fingerprint(data: Environments) -> str:
-    """Sixteen hexadecimal digits that belong to the data's content."""
+    """Sixteen hexadecimal digits that identify the data."""
     content = hashlib.sha256(repr((tuple(data.sizes.items()), data.classes, data.shape)).encode())
     for part in (data.images, data.labels, data.mean, data.std):
         content.update(part.cpu().contiguous().numpy().data)
@@ -35,7 +35,7 @@ def fingerprint(data: Environments) -> str:
 
 
 def save_environments(data: Environments, folder: Path) -> Path:
-    """Leaves the data in a folder, whose path then names a dataset."""
+    """Writes the data to a folder, whose path then names a dataset."""
     files.writable_folder(folder)
     for name, part in ((IMAGES, data.images), (LABELS, data.labels)):
         with files.atomic(folder / name) as file:
@@ -59,7 +59,7 @@ def is_saved(folder: Path) -> bool:
 
 
 def load_environments(folder: Path, state: str | None = None) -> Environments:
-    """The data a folder holds; memory-mapped, so that many processes share it. `state` is what it must be."""
+    """The data of a folder, memory-mapped, so that processes share them; `state` is the expected fingerprint."""
     import torch
 
     from domainwise.data.environments import Environments
@@ -74,23 +74,23 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
         dtype = images.dtype if images.ndim == 2 else torch.float32
         mean, std = (torch.tensor(described[name], dtype=dtype) for name in ("mean", "std"))
         sizes = {str(name): int(size) for name, size in described["sizes"].items()}
-        found = Environments(described["name"], images, labels, sizes, tuple(described["classes"]), mean, std)
+        data = Environments(described["name"], images, labels, sizes, tuple(described["classes"]), mean, std)
         if len(images) != len(labels) or sum(sizes.values()) != len(images):
             raise ValueError("its parts differ in length")
     except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{folder} holds no whole data ({error}): save it again") from None
     if state is not None and state != described["state"]:
         raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")
-    return found
+    return data
 
 
 def saved_dataset(folder: Path, state: str | None = None) -> Dataset:
-    """A folder of saved data as a dataset, named by its path and content."""
+    """A folder of saved data as a dataset, named by its path and fingerprint."""
     folder = folder.expanduser().resolve()
-    found = load_environments(folder, state)
+    data = load_environments(folder, state)
     state = state or str(json.loads((folder / DESCRIPTION).read_bytes())["state"])
     return replace(
-        Dataset.of(found, summary=f"Data saved in {folder}."),
+        Dataset.from_environments(data, summary=f"Data saved in {folder}."),
         name=f"{folder}#{state}",
         loader=lambda _: load_environments(folder, state),
     )

@@ -22,10 +22,10 @@ CONVERTED = "converted"
 
 
 def convert(root: Path) -> None:
-    """Files every image of the four locations under each of the ten classes that it is annotated with.
+    """Links every image of the four locations into the folder of each of the ten classes that it is annotated with.
 
     The annotations are the full collection's caltech_images*.json, which DomainBed used, or else those of its twenty
-    locations of 2018. Images are linked, or copied where the file system has no links; the result appears when whole.
+    locations of 2018. Images are copied where the file system has no links. The result appears when it is complete.
     """
     base = root / FOLDER
     images = base / IMAGES
@@ -58,7 +58,7 @@ def convert(root: Path) -> None:
 
 
 def _entries(file: Path) -> set[tuple[str, str, str]]:
-    """(location, class, file name) of every annotation that counts."""
+    """(location, class, file name) of every annotation of the four locations and ten classes."""
     try:
         data: dict[str, list[dict[str, Any]]] = json.loads(file.read_bytes())
         names = {category["id"]: category["name"] for category in data["categories"]}

@@ -1,11 +1,11 @@
-"""A step as CUDA graphs: the host asks once for what would otherwise be hundreds of launches.
+"""A step as CUDA graphs: one launch by the host in place of hundreds.
 
-One graph holds everything between two visits of the host: drawing the batch, normalising, ascending, forward, backward,
-optimiser. What changes over time is outside, in `Algorithm.schedule`: it fills buffers that the graph reads, or chooses
-a phase, and every phase has a graph of its own. The same code runs captured and not; only who launches it differs.
+One graph holds the whole step: drawing the batch, normalising, ascent, forward, backward, optimiser. Changes over time
+happen outside it, in `Algorithm.schedule`, which fills buffers that the graph reads or chooses a phase; every phase has
+its own graph. The same code runs captured and eager.
 
-A graph is recorded where the training stands: steps made to warm up are undone, random numbers included, so that
-captured and eager training are the same training.
+A graph can be recorded at any point of a training: warm-up steps are undone, random numbers included, so that captured
+and eager training give the same results.
 """
 
 import logging
@@ -21,19 +21,17 @@ from domainwise.engine.execution.compilation import compiled
 log = logging.getLogger(__name__)
 
 WARM_UP = 3
-"""Steps before a recording: libraries choose their algorithms, kernels are compiled, memory is found."""
-WORTH_COMPILING = 1000
-"""Steps from which a training wins back the seconds that compiling takes."""
+"""Steps before a recording: libraries choose their algorithms, kernels are compiled, memory is allocated."""
 
-Work = Callable[[], None]
+Procedure = Callable[[], None]
 
 
 class CapturedStep:
-    """Work of an algorithm, always the same, that is recorded when first done in a phase, and replayed from then on.
+    """Records an algorithm's update as a CUDA graph the first time it is made in a phase, and replays it from then on.
 
-    Where it cannot be recorded compiled it is recorded as it is, and where it cannot be recorded it is simply done,
-    with one line that says why. `tensors` and `generators` are what the work changes besides the algorithm's own;
-    `prepare` makes a batch's images what the network sees; `settle` returns when nothing else uses the device.
+    An update that cannot be recorded compiled is recorded uncompiled; one that cannot be recorded at all runs eagerly.
+    One warning gives the reason. `tensors` and `generators` are changed by the update besides the algorithm's own;
+    `prepare` turns a batch's images into the network's inputs; `settle` returns when nothing else uses the device.
     """
 
     def __init__(
@@ -44,40 +42,40 @@ class CapturedStep:
         generators: Sequence[torch.Generator] = (),
         prepare: object = None,
         compile: bool = False,
-        settle: Work = lambda: None,
+        settle: Procedure = lambda: None,
     ) -> None:
         self.algorithm, self.prepare, self.compile, self.settle = algorithm, prepare, compile, settle
         self.tensors, self.generators = tensors, (algorithm.noise, *generators)
         self.graphs: dict[str, torch.cuda.CUDAGraph | None] = {}
 
-    def __call__(self, work: Work) -> None:
+    def __call__(self, update: Procedure) -> None:
         phase = self.algorithm.phase
         if phase not in self.graphs:
-            self.graphs[phase] = self._record(work)
+            self.graphs[phase] = self._record(update)
         graph = self.graphs[phase]
         if graph is None:
-            work()
+            update()
         else:
             graph.replay()
 
-    def forget(self) -> None:
-        """For a state that was loaded: graphs refer to the tensors they were recorded with."""
+    def discard_graphs(self) -> None:
+        """After loading a state: graphs refer to the tensors they were recorded with."""
         self.graphs.clear()
 
-    def _record(self, work: Work) -> torch.cuda.CUDAGraph | None:
-        """The graph of the current phase, at its best; None if there can be none."""
+    def _record(self, update: Procedure) -> torch.cuda.CUDAGraph | None:
+        """The graph of the current phase, compiled if possible; None if it cannot be recorded."""
         self.settle()
         name = type(self.algorithm).__name__
         if self.compile and not self.algorithm.differentiates_twice:
             try:
                 with compiled(self.algorithm, self.prepare):
-                    return record(work, self._snapshot, self.generators)
+                    return record(update, self._snapshot, self.generators)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
                 log.warning("%s is captured without being compiled: %s", name, first_line(error))
         try:
-            return record(work, self._snapshot, self.generators)
+            return record(update, self._snapshot, self.generators)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -89,11 +87,11 @@ class CapturedStep:
 
 
 class Snapshot:
-    """The values of everything that steps change, which can be put back in place."""
+    """The values of everything that steps change, to be restored in place."""
 
     def __init__(self, algorithm: Algorithm, tensors: Iterable[Tensor], generators: Iterable[torch.Generator]) -> None:
         self.algorithm = algorithm
-        self.values = [(tensor, tensor.detach().clone()) for tensor in (*changing(algorithm), *tensors)]
+        self.values = [(tensor, tensor.detach().clone()) for tensor in (*changing_tensors(algorithm), *tensors)]
         default = [torch.default_generator]
         if algorithm.problem.low.is_cuda:
             default.append(torch.cuda.default_generators[algorithm.problem.low.get_device()])
@@ -101,7 +99,7 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts all values back; moments that the optimisers have made since start at zero, as Adam's do."""
+        """Restores all values; moments that the optimisers have created since become zero, as Adam starts."""
         known = {id(tensor) for tensor, _ in self.values}
         for moment in _moments(self.algorithm):
             if id(moment) not in known:
@@ -114,20 +112,20 @@ class Snapshot:
 
 
 def record(
-    work: Work,
+    procedure: Procedure,
     snapshot: Callable[[], Snapshot] | None = None,
     generators: Iterable[torch.Generator] = (),
     warm_up: int = WARM_UP,
 ) -> torch.cuda.CUDAGraph:
-    """Warms up, undoes that if told how, and records the work without doing it."""
+    """Warms up, restores the snapshot if there is one, and records the procedure without running it."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
         before = snapshot() if snapshot is not None else None
         try:
             for number in range(warm_up):
-                with synchronisation_refused() if number else nullcontext():
-                    work()
+                with forbid_synchronisation() if number else nullcontext():
+                    procedure()
         finally:
             if before is not None:
                 before.restore()
@@ -135,14 +133,14 @@ def record(
         for generator in generators:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
-            work()
+            procedure()
     current.wait_stream(side)
     return graph
 
 
 @contextmanager
-def synchronisation_refused() -> Iterator[None]:
-    """Within it, an operation that waits for the GPU is an error: found before a recording, which it would break."""
+def forbid_synchronisation() -> Iterator[None]:
+    """Within it, an operation that waits for the GPU raises an error: it would break a recording."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -151,7 +149,7 @@ def synchronisation_refused() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def changing(algorithm: Algorithm) -> Iterator[Tensor]:
+def changing_tensors(algorithm: Algorithm) -> Iterator[Tensor]:
     """The tensors of an algorithm that its steps may change."""
     yield from algorithm.parameters()
     yield from algorithm.buffers()

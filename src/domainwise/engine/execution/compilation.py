@@ -1,82 +1,70 @@
 """Networks and augmentations compiled by torch, once for each of a few batch sizes.
 
 Compiling one shape takes seconds, and a search draws some fifty batch sizes. So a batch is padded with empty samples to
-the next of a few sizes before it enters a compiled network, and their features are thrown away: exact wherever a sample
-does not see its batch, since samples that nothing depends on have no gradient. All else in a step keeps its own shape.
+the next of a few sizes before it enters a compiled network, and their features are discarded. This is exact if the
+features of a sample depend on that sample alone, since padding then has no gradient. Everything else in a step keeps
+its shape.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from domainwise.data.augment import Augmenter
-from domainwise.nets.network import Network
+from domainwise.engine.execution.forward import Forward, feature_networks, override
+from domainwise.kernels import accelerated
+from domainwise.nets.modes import is_per_sample
 
 SHAPES = 256
 """Variants of one network's code that torch may keep: sizes, with and without gradients, in each precision."""
 
-Forward = Callable[..., Tensor]
+Backend = str | Callable[..., Any]
 
 
 @contextmanager
-def compiled(
-    algorithm: nn.Module, prepare: object = None, backend: str | Callable[..., Any] = "inductor"
-) -> Iterator[None]:
-    """Within it, the features of every network of the algorithm are computed by compiled code, and augmentation too.
+def compiled(algorithm: nn.Module, prepare: object = None, backend: Backend = "inductor") -> Iterator[None]:
+    """Within it, the features of every network of the algorithm and the augmentation are computed by compiled code.
 
-    But for networks that say `compiles = False`, that there is nothing to gain, and augmentation with its own kernels.
+    Networks with `compiles = False`, which gain nothing, and augmentation with its own kernels are not compiled.
     """
     import torch._dynamo
 
-    networks = [module.features for module in algorithm.modules() if isinstance(module, Network)]
-    features = [module for module in networks if getattr(module, "compiles", True)]
     limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": 8 * SHAPES}
-    with torch._dynamo.config.patch(limits):
-        for module in features:
-            forward = partial(_compiled(type(module).forward, backend), module)
-            module.forward = padded(forward) if samples_apart(module) else forward
-        augmenter = prepare if isinstance(prepare, Augmenter) and not prepare.fused else None
-        if augmenter:
-            augment = padded(partial(_compiled(Augmenter.augment, backend), augmenter))
-            augmenter.augment = augment  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            for module in features:
-                del module.forward
-            if augmenter:
-                del augmenter.augment
+    with ExitStack() as stack:
+        stack.enter_context(torch._dynamo.config.patch(limits))
+        for features in feature_networks(algorithm):
+            if getattr(features, "compiles", True):
+                forward: Forward = partial(_compiled(type(features).forward, backend), features)
+                forward = padded(forward) if is_per_sample(features) else forward
+                stack.enter_context(override(features, "forward", forward))
+        if isinstance(prepare, Augmenter) and not accelerated("augment", prepare):
+            augment = padded(partial(_compiled(Augmenter.augment, backend), prepare))
+            stack.enter_context(override(prepare, "augment", augment))
+        yield
 
 
 @cache
-def _compiled(forward: Callable[..., Tensor], backend: str | Callable[..., Any]) -> Callable[..., Tensor]:
-    """One compiled function for all networks of a kind, so that a second run finds what the first has compiled."""
+def _compiled(forward: Forward, backend: Backend) -> Forward:
+    """One compiled function for all networks of a class, so that a second run reuses what the first compiled."""
     return torch.compile(forward, dynamic=False, backend=backend)
 
 
-def samples_apart(features: nn.Module) -> bool:
-    """Whether what a network makes of a sample depends on that sample alone, by its own word and its BatchNorms."""
-    learning = any(isinstance(module, _BatchNorm) and module.training for module in features.modules())
-    return bool(getattr(features, "samples_apart", False)) and not learning
-
-
 def padded(forward: Forward) -> Forward:
-    """The same function of the samples of a batch, computed on a batch of one of a few sizes."""
+    """The same function of a batch's samples, computed on a batch of one of a few sizes."""
 
-    def on_a_round_number(*batch: Tensor) -> Tensor:
+    def padded_forward(*batch: Tensor) -> Tensor:
         size = len(batch[0])
         missing = round_up(size) - size
         if not missing:
             return forward(*batch)
         return forward(*(F.pad(x, [0, 0] * (x.ndim - 1) + [0, missing]) for x in batch))[:size]
 
-    return on_a_round_number
+    return padded_forward
 
 
 def round_up(n: int) -> int:

@@ -1,24 +1,24 @@
-"""One model on several GPUs: the network's work is spread over ranks, the algorithm above it is left as it is.
+"""One model on several GPUs: the network's work is divided among ranks, the algorithm stays as it is.
 
-Every rank holds the whole batch and all weights. Of the inputs of a pass through the features each rank computes a
-share, and a sum over ranks of shares in their places gives everybody all features; what follows (classifier, loss,
-penalties, discriminators) every rank computes for itself from features of all samples, as in one process. In return
+Every rank holds the whole batch and all weights. In a pass through the features each rank computes a part of the batch,
+and a sum over ranks of the parts in their places gives every rank all features. The rest (classifier, loss, penalties,
+discriminators) every rank computes for itself from the features of all samples, as one process would. Backward,
 
-    gradient of the weights  = sum over ranks of the gradients by their shares
-    gradient of the inputs   = sum over ranks of the gradients of their shares, zero elsewhere: the same delta for all
+    gradient of the weights  = sum over ranks of the gradients by their parts
+    gradient of the inputs   = sum over ranks of the gradients of their parts, zero elsewhere: the same delta for all
 
-so methods whose loss is no average over samples need nothing of their own. A share is a range of the flattened batch
-[E * B], not B / ranks of every domain: since features of a sample depend on that sample alone (networks of which this
-is not true are refused), who computes which makes no difference.
+so methods whose loss is not an average over samples need no code for ranks. A part is a range of the flattened batch
+[E * B], not B / ranks of every domain: the features of a sample depend on that sample alone (other networks are
+refused), so it does not matter which rank computes which sample.
 
-Both ways are one pair of linear maps, each the other's transpose, so gradients of gradients are right too:
+Forward and backward are one pair of linear maps, each the other's transpose, so second derivatives are right too:
 
     Shared   one value for all ranks -> a copy on each,         backward: Summed
     Summed   a summand on each rank  -> their sum for all,      backward: Shared
 """
 
-import logging
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -29,20 +29,16 @@ from torch.func import functional_call
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
-from domainwise.engine.execution.compilation import samples_apart
-from domainwise.engine.execution.ranks import Crew, listening
-from domainwise.engine.session import Session
-from domainwise.nets.modes import has_dropout
-from domainwise.nets.network import Network
-
-log = logging.getLogger(__name__)
+from domainwise.engine.execution.forward import feature_networks, override
+from domainwise.engine.execution.ranks import Ranks, detect_rank_failure
+from domainwise.nets.modes import declares_per_sample, has_dropout, is_per_sample
 
 
 class Shared(Function):
-    """Values that are the same on all ranks, for each rank's own use: their gradients are summed over ranks."""
+    """Values that are the same on all ranks, used by each; their gradients are summed over ranks."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004 (nothing to keep)
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004 (nothing to save)
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
@@ -51,12 +47,12 @@ class Shared(Function):
 
 
 class Summed(Function):
-    """Sums over ranks, of all tensors in one message."""
+    """Sums over ranks, all tensors in one message."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
         together = torch.cat([tensor.flatten() for tensor in tensors])
-        with listening():
+        with detect_rank_failure():
             dist.all_reduce(together)
         parts = together.split([tensor.numel() for tensor in tensors])
         return tuple(part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
@@ -74,29 +70,29 @@ def summed(*tensors: Tensor) -> tuple[Tensor, ...]:
     return Summed.apply(*tensors)  # type: ignore[no-untyped-call]
 
 
-class Spread:
-    """The forward pass of a feature network, by all ranks together."""
+class DividedForward:
+    """The forward pass of a feature network, divided among all ranks."""
 
-    def __init__(self, features: nn.Module, crew: Crew) -> None:
-        self.own, self.crew = _Alone(features), crew
+    def __init__(self, features: nn.Module, ranks: Ranks) -> None:
+        self.original, self.ranks = _ClassForward(features), ranks
 
     def __call__(self, x: Tensor) -> Tensor:
-        if len(x) < self.crew.size:  # not a sample for everybody: all compute all
-            return self.own(x)
-        start, end = (len(x) * number // self.crew.size for number in (self.crew.rank, self.crew.rank + 1))
-        weights: dict[str, Tensor] = {name: p for name, p in self.own.named_parameters() if p.requires_grad}
+        if len(x) < self.ranks.size:  # fewer samples than ranks: every rank computes all of them
+            return self.original(x)
+        start, end = (len(x) * number // self.ranks.size for number in (self.ranks.rank, self.ranks.rank + 1))
+        weights: dict[str, Tensor] = {name: p for name, p in self.original.named_parameters() if p.requires_grad}
         if weights:
             weights = dict(zip(weights, shared(*weights.values()), strict=True))
         (inputs,) = shared(x) if x.requires_grad else (x,)
-        share: Tensor = functional_call(self.own, weights, (inputs[start:end],))
-        empty = share.new_zeros(1, *share.shape[1:])
-        before, after = empty.expand(start, *share.shape[1:]), empty.expand(len(x) - end, *share.shape[1:])
-        (features,) = summed(torch.cat([before, share, after]))
+        part: Tensor = functional_call(self.original, weights, (inputs[start:end],))
+        empty = part.new_zeros(1, *part.shape[1:])
+        before, after = empty.expand(start, *part.shape[1:]), empty.expand(len(x) - end, *part.shape[1:])
+        (features,) = summed(torch.cat([before, part, after]))
         return features
 
 
-class _Alone(nn.Module):
-    """The features as their class computes them."""
+class _ClassForward(nn.Module):
+    """Features as their class computes them, whatever overrides their `forward`."""
 
     def __init__(self, features: nn.Module) -> None:
         super().__init__()
@@ -106,38 +102,34 @@ class _Alone(nn.Module):
         return type(self.features).forward(self.features, x)
 
 
-def spread(algorithm: Algorithm, crew: Crew, name: str) -> None:
-    """Lets all ranks work on every network of an algorithm, if that leaves the results as they are."""
-    networks = [module for module in algorithm.modules() if isinstance(module, Network)]
+@contextmanager
+def data_parallel(algorithm: Algorithm, ranks: Ranks) -> Iterator[None]:
+    """Within it, the forward pass of every network of the algorithm is divided among all ranks."""
+    with ExitStack() as stack:
+        for features in feature_networks(algorithm):
+            stack.enter_context(override(features, "forward", DividedForward(features, ranks)))
+        yield
+
+
+def check_data_parallel(algorithm: Algorithm, name: str) -> None:
+    """Raises UserError unless dividing a batch among ranks leaves the results of the network `name` as they are."""
+    networks = feature_networks(algorithm)
     if not networks:
         raise UserError(f"network {name} cannot be trained by several processes: wrap it as Network(features, classes)")
-    for network in networks:
-        check(network.features, name)
-    for network in networks:
-        network.features.forward = Spread(network.features, crew)
+    for features in networks:
+        check_features(features, name)
 
 
-def spread_session(session: Session, crew: Crew) -> None:
-    """Makes a training the work of all ranks, on GPUs with steps that are not captured."""
-    if crew.size == 1:
-        return
-    spread(session.algorithm, crew, session.run.network)
-    session.sharing = nullcontext()
-    if session.captured is not None:
-        log.warning("%s: %d GPUs share its steps, so they are not captured", session.run, crew.size)
-        session.captured = None
-
-
-def check(features: nn.Module, name: str) -> None:
-    """Refuses networks whose features of a sample depend on other samples, or on random numbers."""
-    if not samples_apart(features):
-        if getattr(features, "samples_apart", False):
+def check_features(features: nn.Module, name: str) -> None:
+    """Raises UserError if the features of a sample depend on other samples, or on random numbers."""
+    if not is_per_sample(features):
+        if declares_per_sample(features):
             why = "its BatchNorm learns from whole batches: use one whose BatchNorm is frozen (resnet18, resnet50)"
         else:
-            why = "it does not say `samples_apart = True`: that features of a sample depend on that sample alone"
+            why = "it does not say `per_sample = True`: that features of a sample depend on that sample alone"
         raise UserError(f"network {name} cannot be trained by several processes: {why}")
     if has_dropout(features):
         raise UserError(
             f"network {name} cannot be trained by several processes: there is dropout inside its features; "
-            "use --hparam dropout=, which comes after them"
+            "use the hyper-parameter dropout, which comes after them"
         )

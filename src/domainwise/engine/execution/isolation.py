@@ -1,4 +1,4 @@
-"""What torch keeps once per process, kept once per run: so that runs may take turns and be the same as alone."""
+"""Torch's process-wide state, kept separately for each run: interleaved runs give the results of runs alone."""
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 @contextmanager
 def arithmetic(precision: str) -> Iterator[None]:
-    """Within it, float32 on a GPU is strict for "fp32", else TF32 may be used; convolutions are repeatable."""
+    """Within it, float32 on a GPU is exact for "fp32", else TF32 is allowed; convolutions are deterministic."""
     cudnn, tf32 = torch.backends.cudnn, precision != "fp32"
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -25,7 +25,7 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 
 class RunContext:
-    """Within it, torch's default random streams, CUDA stream and float32 arithmetic are one run's own."""
+    """Within it, torch uses the random state, CUDA stream and float32 arithmetic of one run."""
 
     def __init__(self, device: torch.device, precision: str) -> None:
         self.gpu, self.precision = device.type == "cuda", precision
@@ -42,7 +42,7 @@ class RunContext:
             if self.gpu:
                 default = torch.cuda.default_generators[self.stream.device.index]
                 stack.callback(default.graphsafe_set_state, default.graphsafe_get_state())
-                default.graphsafe_set_state(self.gpu_random)  # not a copy: captured steps refer to this very state
+                default.graphsafe_set_state(self.gpu_random)  # not a copy: captured steps refer to this state
                 stack.enter_context(torch.cuda.stream(self.stream))
                 stack.enter_context(arithmetic(self.precision))
             self._exit = stack.pop_all()
@@ -52,14 +52,14 @@ class RunContext:
         self.random = torch.get_rng_state()
         self._exit.close()
         if kind is not None and self.gpu:
-            self.stream.synchronize()  # before the run's memory goes to others, on whose streams it would be in use
+            self.stream.synchronize()  # before another run's stream reuses this run's memory
 
 
-def apart(steps: Generator[T, None, R], surroundings: RunContext) -> Generator[T, None, R]:
-    """The same generator, which works within its surroundings and yields outside of them."""
+def isolated(steps: Generator[T, None, R], context: RunContext) -> Generator[T, None, R]:
+    """The same generator, which works within its run's context and yields outside of it."""
     with closing(steps):
         while True:
-            with surroundings:
+            with context:
                 try:
                     step = next(steps)
                 except StopIteration as end:

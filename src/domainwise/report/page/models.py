@@ -16,8 +16,8 @@ from domainwise.analysis.perturbations import measure
 from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
-from domainwise.data.sources.folder import find_dataset
-from domainwise.engine.restore import Trained
+from domainwise.data.find import find_dataset
+from domainwise.engine.restore import TrainedRun
 from domainwise.nets.weights import planned
 from domainwise.protocol.selection import Column, Method
 from domainwise.report.page.pictures import Picture, address
@@ -107,7 +107,7 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
     return ModelInsights(insights, shift=shift)
 
 
-def _shift(trained: Trained, unseen: Sequence[str], options: ModelOptions) -> Picture | None:
+def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions) -> Picture | None:
     """The paper's Figure 1, from an estimate for these domains."""
     dataset = find_dataset(trained.run.dataset)
     if dataset.scale == "image" and not options.shift:
@@ -156,7 +156,7 @@ def _left_out(view: View, column: Column, saved: Mapping[Method, Path], shown: M
     return sentences
 
 
-def _insight(column: Column, models: Sequence[Trained], left_out: Sequence[str], data_root: Path | None) -> Insight:
+def _insight(column: Column, models: Sequence[TrainedRun], left_out: Sequence[str], data_root: Path | None) -> Insight:
     data = models[0].environments
     flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
     rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
@@ -192,7 +192,7 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
         yield name, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
-def _perturbations(models: Sequence[Trained]) -> Iterator[Picture]:
+def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:
     """Of every model that has learned some."""
     for trained in models:
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:

@@ -8,10 +8,10 @@ from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
 from domainwise.sweep.collection import Collection
-from domainwise.sweep.commands import sweep_command, train_command
+from domainwise.sweep.commands import retry_command, sweep_command, train_command
 from domainwise.sweep.domainbed import is_domainbed
 from domainwise.sweep.plan import Plan, saved_plans
-from domainwise.sweep.status import SweepProgress, standing
+from domainwise.sweep.status import SweepProgress, sweep_progress
 
 OWN_COMMAND = "the command that made it, with --retry"
 
@@ -72,7 +72,7 @@ def progress(folder: Path, collection: Collection) -> Progress:
     plans = list(saved_plans(folder))
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}
     runs |= {key: run for key, (run, _) in planned.items()}
-    now = standing(parent, list(runs.values()))
+    now = sweep_progress(parent, list(runs.values()))
     failures = []
     for status in now.failed:
         run, plan = planned.get(status.run, (runs[status.run], None))
@@ -84,7 +84,5 @@ def progress(folder: Path, collection: Collection) -> Progress:
 
 def _retry(run: Run, plan: Plan | None, out: Path) -> str:
     """The sweep's own command if the run is one of a plan, else its training alone."""
-    command = train_command(run, out) if plan is None else sweep_command(plan, out)
-    if command is None:
-        return OWN_COMMAND
-    return command if plan is None else f"{command} --retry"
+    command = train_command(run, out) if plan is None else retry_command(plan, out)
+    return OWN_COMMAND if command is None else command

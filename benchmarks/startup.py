@@ -1,0 +1,67 @@
+"""How long commands take that only read results: `--help`, `list`, `status` and `table` on a small finished sweep.
+
+Each command runs in a fresh process; prints the median of several, and whether it imported torch. With --compare the
+same commands also run with the source of another checkout, in turns, and the ratio is printed.
+
+    python benchmarks/startup.py [--repeats 5] [--compare OTHER/src]
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+SWEEP = "sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 1 --trials 1 --steps 2 --hparam batch_size=4"
+COMMANDS = ("--help", "list", "status sweep", "table sweep")
+PROBE = """
+import sys
+from domainwise.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
+
+
+def environment(source: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(source.absolute())}
+
+
+def run(command: str, folder: str, source: Path) -> tuple[float, bool]:
+    """Seconds, and whether torch was imported."""
+    words = [sys.executable, "-c", PROBE, *command.split()]
+    began = time.perf_counter()
+    done = subprocess.run(words, cwd=folder, env=environment(source), capture_output=True, text=True, check=True)
+    return time.perf_counter() - began, done.stderr.split()[-1] == "True"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--compare", type=Path, help="src of another checkout")
+    arguments = parser.parse_args()
+    sources = [SOURCE, *([arguments.compare] if arguments.compare else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "domainwise", *SWEEP.split(), "--device", "cpu", "--out", "sweep"]
+        subprocess.run(words, cwd=folder, env=environment(SOURCE), capture_output=True, check=True)
+        for command in COMMANDS:
+            timed: list[list[float]] = [[] for _ in sources]
+            torch = [False for _ in sources]
+            for _ in range(arguments.repeats):
+                for number, source in enumerate(sources):
+                    seconds, torch[number] = run(command, folder, source)
+                    timed[number].append(seconds)
+            medians = [statistics.median(own) for own in timed]
+            line = f"{command:14} {medians[0]:.2f} s, {'imports torch' if torch[0] else 'no torch'}"
+            if arguments.compare:
+                line += f"; other {medians[1]:.2f} s, {medians[1] / medians[0]:.1f} times as long"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Progress of decoding: the library shows nothing, the command line installs a bar.
+
+A hook and not an argument: data are loaded deep inside trainings, sweeps, models and analyses, all of which would have
+to pass the argument on.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+Advance = Callable[[int], None]
+"""Called with the number of files decoded since the last call."""
+
+
+@contextmanager
+def silent(description: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 (shows neither)
+    yield lambda _: None
+
+
+show: Callable[[str, int], AbstractContextManager[Advance]] = silent
+"""Shows the progress of a task: (description, number of files) -> context manager that yields the callback."""

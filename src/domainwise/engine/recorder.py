@@ -1,0 +1,67 @@
+"""Records, checkpoints and the status of one training, on disk and in trackers."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from domainwise.core.provenance import provenance
+from domainwise.engine.evaluation import Split
+from domainwise.engine.execution.ranks import SharedRunFolder
+from domainwise.engine.penalties import track_penalties
+from domainwise.engine.session import Session
+from domainwise.engine.trackers import Trackers
+from domainwise.protocol.records import Record, Status
+
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes what one training leaves in its folder; `checkpoint` is the one that it continues from."""
+
+    def __init__(
+        self,
+        session: Session,
+        folder: SharedRunFolder,
+        checkpoint: dict[str, Any] | None,
+        log_to: Sequence[str],
+        checkpoint_seconds: float,
+    ) -> None:
+        self.session, self.folder, self.checkpoint_seconds = session, folder, checkpoint_seconds
+        self.records = folder.rewind(session.next_step - 1)
+        self.trackers = Trackers(log_to if folder.ranks.is_rank_zero else (), session.run, folder.path)
+        self._saved = time.monotonic()
+        self._started = self._saved - (checkpoint["seconds"] if checkpoint else 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the training, including what was done before it was interrupted."""
+        return time.monotonic() - self._started
+
+    def record(self, step: int, scores: Mapping[Split, tuple[float, float]], seconds: float) -> None:
+        """Writes one record per split, and the penalties if the run tracks them."""
+        run = self.session.run
+        rows = [Record(run.id, step, *split, *score, round(seconds, 3)) for split, score in scores.items()]
+        if "penalties" in run.track:
+            self.folder.append_penalties(track_penalties(self.session, step))
+        self.folder.append(rows)
+        self.trackers.record(step, rows)
+        log.debug("%s: evaluated after step %d", run.id, step)
+        self.records += rows
+
+    def checkpoint_due(self) -> bool:
+        return time.monotonic() - self._saved > self.checkpoint_seconds
+
+    def save_checkpoint(self) -> None:
+        self.folder.save_checkpoint(self.session.state() | {"seconds": self.seconds})
+        self._saved = time.monotonic()
+
+    def finish(self, status: Status) -> Status:
+        """Writes the model, then the status; returns the status with its provenance."""
+        run, status = self.session.run, replace(status, **provenance(self.session.device))
+        self.folder.finish(status, self.session.algorithm.state_dict())
+        self.trackers.end(status)
+        log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
+        self.folder.forget_lock()
+        return status

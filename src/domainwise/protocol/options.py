@@ -1,0 +1,54 @@
+"""Training options: what all runs of a study share, whichever algorithm, domains, hyper-parameter draw and trial."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, Unpack
+
+from domainwise.protocol.spaces import Value
+
+
+class TrainingKeywords(TypedDict, total=False):
+    """The fields of TrainingOptions as keyword arguments."""
+
+    steps: int | None
+    evaluate_every: int | None
+    network: str | None
+    seed: int
+    precision: str
+    hparams: Mapping[str, Value] | None
+    weights: str
+    full_curves: bool
+    image_size: int | None
+    augmentation: str | None
+    track: Sequence[str]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Made once, from flags or arguments, and passed whole. None stands for the dataset's default.
+
+    `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
+    published weights need none. With `full_curves` every split is evaluated, not only those that selection needs.
+    """
+
+    steps: int | None = None
+    evaluate_every: int | None = None
+    network: str | None = None
+    seed: int = 0
+    precision: str = "fp32"
+    hparams: Mapping[str, Value] = field(default_factory=dict)
+    weights: str = ""
+    full_curves: bool = False
+    image_size: int | None = None
+    augmentation: str | None = None
+    track: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hparams", dict(self.hparams or {}))
+        object.__setattr__(self, "track", tuple(self.track))
+
+    def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":
+        return replace(self, **changes) if changes else self  # type: ignore[arg-type]
+
+
+DEFAULTS = TrainingOptions()

@@ -1,0 +1,44 @@
+"""Reading results imports no torch, which alone takes seconds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from domainwise.sweep.plan import plan_sweep
+from handmade_records import write_done_run
+
+SCRIPT = """
+import sys
+from domainwise.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    status = stop.code
+heavy = {name.partition(".")[0] for name in sys.modules} & {"torch", "torchvision", "triton", "ray", "sklearn"}
+sys.exit(f"imported {heavy}" if heavy else status)
+"""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small sweep that has half ended."""
+    folder = tmp_path_factory.mktemp("sweep")
+    plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=2, trials=1, steps=21, evaluate_every=20)
+    plan.save(folder)
+    for run in plan.runs()[:6]:
+        write_done_run(folder, run, 0.5)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("status",), ("status", "--json"), ("table",), ("table", "--selection", "all", "--format", "csv")],
+    ids=" ".join,
+)
+def test_reading_a_sweep_imports_no_torch(sweep: Path, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", SCRIPT, arguments[0], str(sweep), *arguments[1:]]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "ERM" in result.stdout

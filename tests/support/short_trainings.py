@@ -1,0 +1,52 @@
+"""Short trainings on few images, and what a training left in its folder."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from domainwise.data.catalogue import DATASETS
+from domainwise.data.environments import Environments
+from domainwise.engine.train import TrainingResult, train
+from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.sweep.plan import plan_run
+
+STEPS, EVERY = 8, 3
+
+
+def plan(
+    algorithm: str = "DAT", *, trial: int = 0, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any
+) -> Run:
+    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every}
+    return plan_run("BackgroundDigits", algorithm, [0], hparams={"batch_size": 4, **hparams}, **settings)
+
+
+def saved_results(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
+    """Everything that a run left but how long it took: records, status, model."""
+    folder = RunFolder(out, run)
+    records, status = folder.read()
+    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
+
+
+@cache
+def few() -> Environments:
+    """The first 25 images of each domain: quickly judged."""
+    data = DATASETS["BackgroundDigits"].load()
+    rows = {name: data.rows(name)[:25] for name in data.domains}
+    return Environments.from_arrays({name: (data.images[r], data.labels[r]) for name, r in rows.items()})
+
+
+def trained(run: Run, out: Path, **settings: Any) -> TrainingResult:
+    return train(run, out, device="cpu", environments=few(), **settings)
+
+
+def at_step(step: int, action: Callable[[], object]) -> Callable[[int], None]:
+    """A `progress` that acts after one step."""
+    return lambda now: action() and None if now == step else None
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
