@@ -71,13 +71,3 @@ def test_a_sweep_in_python_is_continued_and_tabulated(tmp_path: Path) -> None:
     assert again.statuses == first.statuses
     (table,) = dw.table(tmp_path)
     assert [str(row.method) for row in table.rows] == ["ERM"]
-
-
-@pytest.mark.parametrize("name", ["sweep", "report"])
-def test_functions_named_like_packages_can_be_called_once_a_module_of_theirs_is_imported(name: str) -> None:
-    import domainwise.report.paper_comparison
-    import domainwise.sweep.plan
-
-    assert domainwise.report.paper_comparison and domainwise.sweep.plan
-    with pytest.raises(TypeError, match=rf"{name}\(\) missing 1 required"):
-        getattr(dw, name)()
