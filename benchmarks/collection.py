@@ -18,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from domainwise.protocol.records import Record, RunFolder, Status
-from domainwise.sweep.collection import collect
-from domainwise.sweep.plan import plan_sweep
-from domainwise.sweep.tables import tables
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.tables import tables
 
 EVALUATIONS = 51
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from domainwise import DATASETS
 from domainwise.cli.bench.machine import describe
 from domainwise.engine.devices import pick_device
-from domainwise.sweep.events import Settings
-from domainwise.sweep.local import execute
-from domainwise.sweep.plan import Plan, plan_sweep
+from domainwise.sweeps.events import Settings
+from domainwise.sweeps.local import execute
+from domainwise.sweeps.plan import Plan, plan_sweep
 
 
 def seconds(plan: Plan, device: str) -> tuple[int, float]:

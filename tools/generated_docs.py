@@ -19,11 +19,11 @@ from domainwise.core.table import NOT_RUN, Table
 from domainwise.protocol.records import PenaltyRecord
 from domainwise.protocol.selection import Choice, Method
 from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate
-from domainwise.report import paper_comparison
-from domainwise.report.figures import TooFew, draw
-from domainwise.report.paper_comparison import ComparedCell, printed
-from domainwise.report.publish import origins
-from domainwise.sweep.collection import read_penalties
+from domainwise.reports import paper_comparison
+from domainwise.reports.figures import TooFew, draw
+from domainwise.reports.paper_comparison import ComparedCell, printed
+from domainwise.reports.publish import origins
+from domainwise.sweeps.collection import read_penalties
 from published_results import PAPER, Results, plain
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)

@@ -12,9 +12,9 @@ from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Curve, Method
-from domainwise.sweep.collection import Collection, collect
-from domainwise.sweep.published import is_published, read_published
-from domainwise.sweep.tables import AccuracyTable, Row, tables
+from domainwise.sweeps.collection import Collection, collect
+from domainwise.sweeps.published import is_published, read_published
+from domainwise.sweeps.tables import AccuracyTable, Row, tables
 
 PAPER = "paper"
 """The variant of a row searched in the paper's ranges; pages say so in words."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from domainwise.protocol.records import Record
     from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Uniform
-    from domainwise.report.page.write import report
-    from domainwise.sweep.launch import sweep
-    from domainwise.sweep.plan import plan_run as plan
-    from domainwise.sweep.tables import table
+    from domainwise.reports.page.write import report
+    from domainwise.sweeps.launch import sweep
+    from domainwise.sweeps.plan import plan_run as plan
+    from domainwise.sweeps.tables import table
 
 __version__ = "0.1.0"
 
@@ -59,10 +59,10 @@ _HOMES = {
     "protocol.records": ("Record",),
     "protocol.runs": ("Run",),
     "protocol.spaces": ("ByScale", "Choice", "Fixed", "LogInteger", "LogUniform", "Uniform"),
-    "report.page.write": ("report",),
-    "sweep.launch": ("sweep",),
-    "sweep.plan": ("plan_run",),
-    "sweep.tables": ("table",),
+    "reports.page.write": ("report",),
+    "sweeps.launch": ("sweep",),
+    "sweeps.plan": ("plan_run",),
+    "sweeps.tables": ("table",),
 }
 """Where each name lives. It is imported when first asked for: importing torch alone takes seconds."""
 

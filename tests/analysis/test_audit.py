@@ -25,8 +25,8 @@ from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network
 from domainwise.protocol.options import TrainingOptions
-from domainwise.report.pictures import audit_figure
-from domainwise.sweep.plan import plan_run, plan_sweep
+from domainwise.reports.pictures import audit_figure
+from domainwise.sweeps.plan import plan_run, plan_sweep
 
 Answer = Callable[[Tensor], Tensor]
 

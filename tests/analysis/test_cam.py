@@ -18,8 +18,8 @@ from domainwise.data.sources.mnist import BackgroundDigits, background, overlay
 from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.nets.network import Network, build
-from domainwise.report.pictures import heatmap_grid
-from domainwise.sweep.plan import plan_run
+from domainwise.reports.pictures import heatmap_grid
+from domainwise.sweeps.plan import plan_run
 
 
 class Linear(nn.Module):

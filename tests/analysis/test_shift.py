@@ -16,7 +16,7 @@ from domainwise.analysis.probe import equal_classes
 from domainwise.analysis.shift import FeatureSamples, ShiftSettings, measure_shift, profile
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.report.pictures import shift_figure
+from domainwise.reports.pictures import shift_figure
 from small_datasets import make_folder
 
 FIXED = Thresholds()

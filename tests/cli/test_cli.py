@@ -29,7 +29,7 @@ from domainwise.engine.session import Session
 from domainwise.engine.train import train
 from domainwise.nets import NETWORKS
 from domainwise.protocol.records import RunFolder
-from domainwise.sweep import local
+from domainwise.sweeps import local
 from processes import alive, all_gone
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from commands import Command
 from domainwise.cli.bench.steps import Bench
 from domainwise.data.sources.check import check
-from domainwise.report import pictures
-from domainwise.report.page import write
-from domainwise.report.style import any_script
+from domainwise.reports import pictures
+from domainwise.reports.page import write
+from domainwise.reports.style import any_script
 from handmade_records import a_run, write_run
 from small_datasets import make_folder
 

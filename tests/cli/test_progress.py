@@ -6,9 +6,9 @@ import pytest
 
 from domainwise.cli import progress
 from domainwise.protocol.records import Record, RunFolder, Status
-from domainwise.sweep.events import Event
-from domainwise.sweep.plan import plan_run
-from domainwise.sweep.status import sweep_progress
+from domainwise.sweeps.events import Event
+from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.status import sweep_progress
 
 
 def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

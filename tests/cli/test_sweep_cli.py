@@ -8,7 +8,7 @@ import pytest
 from commands import Command
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder, Status
-from domainwise.sweep.plan import plan_sweep, planned_runs, saved_plans
+from domainwise.sweeps.plan import plan_sweep, planned_runs, saved_plans
 from small_datasets import write_mnist
 
 SMALL = ("--steps", "4", "--evaluate-every", "2", "--hparam", "batch_size=4")

@@ -13,8 +13,8 @@ import pytest
 from commands import commands
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
-from domainwise.sweep.commands import sweep_command, train_command
-from domainwise.sweep.plan import plan_sweep
+from domainwise.sweeps.commands import sweep_command, train_command
+from domainwise.sweeps.plan import plan_sweep
 
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 
@@ -95,7 +95,7 @@ def test_a_cluster_task_imports_the_plugins_it_was_sent_with(tmp_path: Path) -> 
     file = template(tmp_path, "dataset")
     script = (
         "import sys; from pathlib import Path; import domainwise as dw; from domainwise.core import plugins\n"
-        "from domainwise.sweep.cluster import train_task; from domainwise.sweep.events import Settings\n"
+        "from domainwise.sweeps.cluster import train_task; from domainwise.sweeps.events import Settings\n"
         "run = dw.Run(dataset='Bars', algorithm='ERM', train_domains=('middle', 'bright'), test_domains=('dark',),\n"
         "    hparams={'lr': 1e-3, 'weight_decay': 0.0, 'batch_size': 4, 'dropout': 0.0}, network='small-cnn',\n"
         "    steps=2, evaluate_every=1, image_size=16)\n"

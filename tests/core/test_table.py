@@ -11,10 +11,10 @@ import pytest
 
 from domainwise.core.errors import UserError
 from domainwise.core.table import Bold, Table, Tabular, comma_separated
-from domainwise.report.page.write import report
-from domainwise.report.paper_comparison import compare
-from domainwise.sweep.collection import collect
-from domainwise.sweep.tables import table
+from domainwise.reports.page.write import report
+from domainwise.reports.paper_comparison import compare
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.tables import table
 from handmade_records import COLOURS, write_sweep
 
 SMALL = Table(("name", "x|y"), [["a<b", Bold("1.0 ± 0.5")], ["c", "2 x 3"]], "A title", notes=("one", "two"))

@@ -19,9 +19,9 @@ from domainwise.data.sources.digit_files import read_libsvm, read_mat, read_mnis
 from domainwise.data.sources.digits import MNIST_FILES, embedded_digits
 from domainwise.engine.train import train
 from domainwise.paper.presets import reproduction
-from domainwise.sweep.collection import is_companion
-from domainwise.sweep.events import Settings
-from domainwise.sweep.plan import plan_run
+from domainwise.sweeps.collection import is_companion
+from domainwise.sweeps.events import Settings
+from domainwise.sweeps.plan import plan_run
 from small_datasets import REAL, write_mnist
 
 random = np.random.default_rng(0)

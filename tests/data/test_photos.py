@@ -18,7 +18,7 @@ from domainwise.data.sources.image_files import in_class_folders
 from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
-from domainwise.sweep.plan import plan_sweep
+from domainwise.sweeps.plan import plan_sweep
 from small_datasets import REAL, plain_picture, shade, write_terra
 
 IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from domainwise.protocol.records import RunFolder
-from domainwise.sweep import local
-from domainwise.sweep.events import Settings
-from domainwise.sweep.local import execute
-from domainwise.sweep.plan import plan_run, plan_sweep
+from domainwise.sweeps import local
+from domainwise.sweeps.events import Settings
+from domainwise.sweeps.local import execute
+from domainwise.sweeps.plan import plan_run, plan_sweep
 from processes import alive, quick_context, quick_server, share_server
 
 PLAN = plan_sweep(

@@ -21,9 +21,9 @@ from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.events import Settings
-from domainwise.sweep.interleaving import InterleavedRuns
-from domainwise.sweep.plan import plan_run
+from domainwise.sweeps.events import Settings
+from domainwise.sweeps.interleaving import InterleavedRuns
+from domainwise.sweeps.plan import plan_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda")

@@ -15,8 +15,8 @@ from domainwise.engine import trackers
 from domainwise.engine.session import Session
 from domainwise.engine.trackers import TRACKERS
 from domainwise.engine.train import Interrupted
-from domainwise.sweep.events import Settings
-from domainwise.sweep.local import execute
+from domainwise.sweeps.events import Settings
+from domainwise.sweeps.local import execute
 from processes import quick_context
 
 original = Session.step

@@ -24,10 +24,10 @@ from domainwise.models.source import source
 from domainwise.models.tune import choose
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.collection import collect
-from domainwise.sweep.commands import sweep_command
-from domainwise.sweep.plan import Plan, plan_run, plan_sweep, saved_plans
-from domainwise.sweep.tables import tables
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.commands import sweep_command
+from domainwise.sweeps.plan import Plan, plan_run, plan_sweep, saved_plans
+from domainwise.sweeps.tables import tables
 from small_datasets import make_folder, table
 
 Accuracy = Callable[[Run, int], float]

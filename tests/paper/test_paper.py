@@ -5,7 +5,7 @@ import pytest
 from documents import ROOT
 from domainwise.algorithms import ALGORITHMS
 from domainwise.protocol.spaces import LogUniform, draw
-from domainwise.sweep.spaces import BALLS, paper_space
+from domainwise.sweeps.spaces import BALLS, paper_space
 from methods_page import Page, methods_page
 
 

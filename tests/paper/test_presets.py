@@ -11,7 +11,7 @@ from domainwise.paper.conditions import CLEAN, planned_differences
 from domainwise.paper.presets import reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable, find_table
 from domainwise.protocol.options import TrainingOptions
-from domainwise.sweep.plan import planned_runs
+from domainwise.sweeps.plan import planned_runs
 
 
 @pytest.mark.parametrize("table", [*TABLES, SINGLE_SOURCE], ids=lambda table: table.label)

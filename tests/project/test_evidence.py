@@ -11,8 +11,8 @@ from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
 from domainwise.paper.tables import find_table
 from domainwise.protocol.records import PenaltyRecord, RunFolder
-from domainwise.report.paper_comparison import ComparedCell
-from domainwise.report.publish import publish
+from domainwise.reports.paper_comparison import ComparedCell
+from domainwise.reports.publish import publish
 from generated_docs import PLACE, answer, filled, verdict
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
 

@@ -15,11 +15,11 @@ ROOMS = (
     "nets",
     "algorithms",
     "engine",
-    "sweep",
+    "sweeps",
     "models",
     "analysis",
     "paper",
-    "report",
+    "reports",
     "cli",
 )
 """From the ground up."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from domainwise.sweep.plan import plan_sweep
+from domainwise.sweeps.plan import plan_sweep
 from handmade_records import write_done_run
 
 SCRIPT = """

@@ -13,8 +13,8 @@ from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Column, Curve, Method, select
 from domainwise.protocol.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
-from domainwise.sweep.plan import plan_run
-from domainwise.sweep.tables import AccuracyTable
+from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.tables import AccuracyTable
 from scores import by_column, scores
 
 TRAINED, UNSEEN = ("scene2", "scene3"), "scene1"

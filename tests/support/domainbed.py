@@ -12,8 +12,8 @@ import pytest
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.collection import Collection
-from domainwise.sweep.tables import AccuracyTable, tables
+from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.tables import AccuracyTable, tables
 from handmade_records import evaluated_splits
 
 RULES = ("training-domain", "leave-one-domain-out", "oracle")

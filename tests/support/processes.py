@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PRELOADED = ["domainwise.sweep.local", "torch._dynamo", "pytest"]
+PRELOADED = ["domainwise.sweeps.local", "torch._dynamo", "pytest"]
 """What a worker imports, the optimiser's first step included: two seconds that only the server spends."""
 LISTEN = "0A"
 

@@ -20,7 +20,7 @@ from domainwise.protocol.dataset_names import is_named
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Choice, Method, searches, select
-from domainwise.sweep.collection import Collection, collect
+from domainwise.sweeps.collection import Collection, collect
 
 CONSTANT = 0.95
 """Above this share of one prediction, a model counts as constant."""

@@ -11,7 +11,7 @@ from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Search, searches, select
-from domainwise.sweep.collection import collect
+from domainwise.sweeps.collection import collect
 
 RULE = "training-domain"
 """Selects the run of each method; its model is that after the last step, the only one that is saved."""

@@ -45,8 +45,8 @@ def audit(
     from domainwise.analysis.attention import restore_all
     from domainwise.analysis.audit import audit as audit_model
     from domainwise.analysis.run_choice import RunFilter, run_folders
-    from domainwise.report.pictures import audit_figure
-    from domainwise.report.style import save, writable_picture
+    from domainwise.reports.pictures import audit_figure
+    from domainwise.reports.style import save, writable_picture
 
     if out is not None:
         writable_picture(out)

@@ -49,8 +49,8 @@ def cam(
     from domainwise.analysis import attention
     from domainwise.analysis.run_choice import RunFilter, run_folders
     from domainwise.data.images.read import read_images
-    from domainwise.report.pictures import heatmap_grid
-    from domainwise.report.style import save, writable_picture
+    from domainwise.reports.pictures import heatmap_grid
+    from domainwise.reports.style import save, writable_picture
 
     writable_picture(out)
     folders = run_folders(runs, RunFilter(dataset, test_domain, trial))

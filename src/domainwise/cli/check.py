@@ -32,8 +32,8 @@ def check(
     """Check a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.core.files import writable_file
     from domainwise.data.sources.check import check as check_folder
-    from domainwise.report.pictures import folder_samples
-    from domainwise.report.style import check_format
+    from domainwise.reports.pictures import folder_samples
+    from domainwise.reports.style import check_format
 
     if preview is not None:
         check_format(preview, argument="preview")

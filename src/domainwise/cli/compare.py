@@ -75,9 +75,9 @@ def compare(
     from domainwise.core.phrasing import counted
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
-    from domainwise.sweep.events import Settings
-    from domainwise.sweep.launch import launch
-    from domainwise.sweep.plan import plan_sweep, training_options
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.launch import launch
+    from domainwise.sweeps.plan import plan_sweep, training_options
 
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
     options = training_options(

@@ -31,8 +31,8 @@ def demo(
     """
     from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
     from domainwise.core.phrasing import counted
-    from domainwise.sweep.events import Settings
-    from domainwise.sweep.launch import launch
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.launch import launch
 
     plan = demo_plan(trials=trials, all_methods=all_methods, steps=steps, seed=seed)
     runs = plan.runs()

@@ -13,10 +13,10 @@ from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
 from domainwise.protocol.statistics import selected
-from domainwise.report import pictures
-from domainwise.sweep.collection import experiment
-from domainwise.sweep.plan import Plan, plan_sweep
-from domainwise.sweep.tables import AccuracyTable, Group, table_of
+from domainwise.reports import pictures
+from domainwise.sweeps.collection import experiment
+from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.tables import AccuracyTable, Group, table_of
 
 DATASET = "BackgroundDigits"
 QUICK = ("ERM", "IRM", "UAT", "DAT")

@@ -49,9 +49,9 @@ def figure(
     from domainwise.core import files
     from domainwise.core.errors import unknown
     from domainwise.protocol.selection import RULES
-    from domainwise.report.figures import draw
-    from domainwise.report.style import check_format, save
-    from domainwise.sweep.domainbed import collect_any
+    from domainwise.reports.figures import draw
+    from domainwise.reports.style import check_format, save
+    from domainwise.sweeps.domainbed import collect_any
 
     path = out or folder / f"{name}.png"
     check_format(path)

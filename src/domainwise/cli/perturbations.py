@@ -27,8 +27,8 @@ def perturbations(
     from domainwise.analysis.run_choice import run_folders
     from domainwise.core.table import Table
     from domainwise.engine.restore import restore
-    from domainwise.report.pictures import perturbation_figure
-    from domainwise.report.style import save, writable_picture
+    from domainwise.reports.pictures import perturbation_figure
+    from domainwise.reports.style import save, writable_picture
 
     writable_picture(out)
     measured = measure(restore(folder_with_perturbations(run_folders([run])), data_root=data_root))

@@ -13,9 +13,9 @@ from rich.text import Text
 from domainwise.core.phrasing import duration
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweep.collection import read_curve
-from domainwise.sweep.events import Event, total_passes
-from domainwise.sweep.status import BestSoFar, best_evaluation
+from domainwise.sweeps.collection import read_curve
+from domainwise.sweeps.events import Event, total_passes
+from domainwise.sweeps.status import BestSoFar, best_evaluation
 
 SETTLED_SECONDS = 3.0
 """How long to watch before saying how long it will take."""

@@ -23,7 +23,7 @@ def publish(
     was searched equally. Models stay behind.
     """
     from domainwise.core.phrasing import counted
-    from domainwise.report.publish import publish as write
+    from domainwise.reports.publish import publish as write
 
     done = write(folder, target)
     size = done.file.stat().st_size
@@ -46,7 +46,7 @@ def unpack(
 ) -> None:
     """Put published records back into a sweep's folder, so that the sweep's command does only what is missing."""
     from domainwise.core.phrasing import counted
-    from domainwise.report.publish import unpack as restore
+    from domainwise.reports.publish import unpack as restore
 
     written, had = restore(published, folder)
     if as_json:

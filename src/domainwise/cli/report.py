@@ -35,12 +35,12 @@ def report(
     """
     from domainwise.cli.table import print_notes
     from domainwise.core.phrasing import counted
-    from domainwise.report.page.write import write_page
+    from domainwise.reports.page.write import write_page
 
     with errors_console.status("reading the records") as status:
         models = None
         if not no_models:
-            from domainwise.report.page.models import ModelOptions
+            from domainwise.reports.page.models import ModelOptions
 
             models = ModelOptions(data_root, device, shift, lambda what: status.update(escape(what)))
         path, collection = write_page(folder, out, baseline=baseline, models=models)

@@ -21,7 +21,7 @@ from domainwise.cli.common import (
 from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, launcher_options, run_plans
 
 if TYPE_CHECKING:
-    from domainwise.sweep.collection import Collection
+    from domainwise.sweeps.collection import Collection
 
 EXAMPLES = (
     "Examples:  [bold]domainwise reproduce table1 --dataset ColoredMNIST --algorithms ERM,DAT --hparams 4[/]   ·   "
@@ -58,9 +58,9 @@ def reproduce(
     from domainwise.paper.conditions import planned_differences
     from domainwise.paper.presets import reproduction
     from domainwise.paper.tables import find_table
-    from domainwise.report.paper_comparison import compare
-    from domainwise.sweep.events import Settings
-    from domainwise.sweep.plan import training_options
+    from domainwise.reports.paper_comparison import compare
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.plan import training_options
 
     paper_table = find_table(table)
     options = training_options(

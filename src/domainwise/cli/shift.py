@@ -47,8 +47,8 @@ def shift(
     from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
     from domainwise.data.find import find_dataset
     from domainwise.nets.weights import planned
-    from domainwise.report.pictures import shift_figure
-    from domainwise.report.style import save, writable_picture
+    from domainwise.reports.pictures import shift_figure
+    from domainwise.reports.style import save, writable_picture
 
     if out is not None:
         writable_picture(out)

@@ -13,7 +13,7 @@ from domainwise.cli.common import Json, console, errors_console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from domainwise.sweep.status import SweepProgress
+    from domainwise.sweeps.status import SweepProgress
 
 EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
 WATCH_SECONDS = 2.0
@@ -51,8 +51,8 @@ def status(
 
     A training and a demo keep no plan: of these the runs that have begun are counted.
     """
-    from domainwise.sweep.plan import planned_runs, saved_plans
-    from domainwise.sweep.status import begun_runs, best_so_far, sweep_progress
+    from domainwise.sweeps.plan import planned_runs, saved_plans
+    from domainwise.sweeps.status import begun_runs, best_so_far, sweep_progress
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from domainwise.protocol.records import Status
     from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
-    from domainwise.sweep.events import Event
+    from domainwise.sweeps.events import Event
 
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
@@ -103,8 +103,8 @@ def sweep(
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
     from domainwise.cli.data_options import choose
-    from domainwise.sweep.events import Settings
-    from domainwise.sweep.plan import plan_sweep, training_options
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.plan import plan_sweep, training_options
 
     cells = grid_cells(grid or [])
     chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
@@ -188,11 +188,11 @@ def run_plans(
     For plans that reproduce the paper, `differences` says where they differ from it, and `show` shows the results.
     """
     from domainwise.core.phrasing import counted
-    from domainwise.sweep.collection import collect
-    from domainwise.sweep.launch import check_launcher, launch_plans
-    from domainwise.sweep.plan import planned_runs
-    from domainwise.sweep.status import sweep_progress
-    from domainwise.sweep.tables import tables
+    from domainwise.sweeps.collection import collect
+    from domainwise.sweeps.launch import check_launcher, launch_plans
+    from domainwise.sweeps.plan import planned_runs
+    from domainwise.sweeps.status import sweep_progress
+    from domainwise.sweeps.tables import tables
 
     check_launcher(launcher["on"])
     runs = planned_runs(plans)
@@ -249,9 +249,9 @@ def print_estimate(
     """The number of runs, the time they would take where it can be measured here, and missing data and weights."""
     from domainwise.core.phrasing import counted, duration
     from domainwise.engine.devices import pick_device
-    from domainwise.sweep.estimate import estimate_seconds
-    from domainwise.sweep.events import final_status
-    from domainwise.sweep.local import default_workers
+    from domainwise.sweeps.estimate import estimate_seconds
+    from domainwise.sweeps.events import final_status
+    from domainwise.sweeps.local import default_workers
 
     missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
     data, weights = settings.missing_inputs(missing)

@@ -46,8 +46,8 @@ def table(
 ) -> None:
     """Accuracy per unseen domain and average, with the selection rule that chose it."""
     from domainwise.core.table import comma_separated
-    from domainwise.sweep.domainbed import collect_any
-    from domainwise.sweep.tables import accuracy_tables
+    from domainwise.sweeps.domainbed import collect_any
+    from domainwise.sweeps.tables import accuracy_tables
 
     form = "json" if as_json else form
     if form not in FORMATS:
@@ -55,7 +55,7 @@ def table(
     collection = collect_any(folder)
     print_notes(collection.notes)
     if paper is not None:
-        from domainwise.report.paper_comparison import compare
+        from domainwise.reports.paper_comparison import compare
 
         compared = compare(paper, collection)
         if form == "json":
@@ -98,8 +98,8 @@ def export(
 ) -> None:
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
     from domainwise.core.phrasing import counted
-    from domainwise.sweep.collection import collect
-    from domainwise.sweep.domainbed import export_domainbed
+    from domainwise.sweeps.collection import collect
+    from domainwise.sweeps.domainbed import export_domainbed
 
     count = export_domainbed(folder, target)
     collection = collect(folder)

@@ -20,7 +20,7 @@ def theory(
     from domainwise.analysis.theory import check
     from domainwise.core import files
     from domainwise.core.table import Table
-    from domainwise.report.pictures import linearisation_gaps
+    from domainwise.reports.pictures import linearisation_gaps
 
     plot = files.writable_folder(out) / "linearisation.png"
     verdicts, gaps = check(seed)

@@ -22,9 +22,9 @@ from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
-from domainwise.sweep.events import Event, Settings
-from domainwise.sweep.plan import Plan, training_options
-from domainwise.sweep.tables import AccuracyTable
+from domainwise.sweeps.events import Event, Settings
+from domainwise.sweeps.plan import Plan, training_options
+from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"
 LEVEL = 0.05

@@ -14,8 +14,8 @@ from domainwise.models.search import Candidate, finished_curves, ranked_candidat
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.spaces import HParams
-from domainwise.sweep.events import Event, Settings
-from domainwise.sweep.plan import Plan, training_options
+from domainwise.sweeps.events import Event, Settings
+from domainwise.sweeps.plan import Plan, training_options
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from domainwise.nets.weights import planned
 from domainwise.paper.presets import DRAWS, TRIALS, Cell, network, steps
 from domainwise.paper.tables import PaperTable
 from domainwise.protocol.runs import WeightsReference
-from domainwise.sweep.plan import Plan
+from domainwise.sweeps.plan import Plan
 
 CLEAN = "training domains are judged on clean images, not on augmented ones"
 

@@ -14,7 +14,7 @@ from domainwise.nets import pretrained_weights
 from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.spaces import Value
-from domainwise.sweep.plan import Plan, plan_sweep
+from domainwise.sweeps.plan import Plan, plan_sweep
 
 DRAWS, TRIALS = 20, 3
 LONG = {"ColoredMNIST": 10_001, "PACS": 10_001, "NICO": 8_001, "TerraIncognita": 5_001}

@@ -1,0 +1,64 @@
+"""Figures from records alone, by name: `domainwise figure NAME DIR`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.dataset_names import matching
+from domainwise.reports.figures import ablations, over_time
+from domainwise.reports.figures.methods import draws, methods
+from domainwise.reports.figures.request import Drawing, Request, TooFew
+from domainwise.reports.style import SETTINGS
+from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.tables import groups
+
+FIGURES: dict[str, Callable[[Request], Drawing]] = {
+    "methods": methods,
+    "curves": over_time.curves,
+    "memory": over_time.memory,
+    "draws": draws,
+    "eps-alpha": ablations.eps_alpha,
+    "radius": ablations.radius,
+    "norms": ablations.norms,
+    "batch-size": ablations.batch_size,
+    "penalties": over_time.penalties,
+}
+
+
+def draw(
+    name: str,
+    folder: Path,
+    collection: Collection,
+    *,
+    dataset: str | None = None,
+    algorithms: Sequence[str] = (),
+    rule: str | None = None,
+) -> Drawing:
+    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given."""
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    everything = groups(collection)
+    known = {curve.run.algorithm for group in everything for curve in group.curves}
+    for absent in (one for one in algorithms if one not in known):
+        raise unknown(f"algorithm in {folder}", absent, known)
+    datasets = {group.experiment.dataset for group in everything}
+    wanted = datasets if dataset is None else matching(dataset, datasets, folder)
+    usable = [group for group in everything if group.experiment.dataset in wanted]
+    if not usable:
+        raise UserError(f"{folder}: no run there has an evaluation yet: wait for the first")
+    missing: TooFew | None = None
+    for group in sorted(usable, key=lambda group: -len(group.curves)):
+        chosen = rule or usual_selection(group.experiment.dataset)
+        try:
+            with mpl.rc_context(SETTINGS):
+                return FIGURES[name](Request(folder, group, chosen, algorithms))
+        except TooFew as error:
+            missing = missing or error
+    assert missing is not None
+    raise missing
+
+
+__all__ = ["FIGURES", "Drawing", "Request", "TooFew", "draw"]

@@ -1,0 +1,208 @@
+"""Figures of hyper-parameters: radius and step size, the two norms, batch size, radius. A panel per algorithm."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from domainwise.protocol.selection import Column, Curve
+from domainwise.protocol.statistics import AVERAGE, average, choices, estimate
+from domainwise.reports.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
+from domainwise.reports.figures.request import Drawing, Request, TooFew
+from domainwise.reports.style import HAIR, LIGHT, legend, line_with_band, panels
+
+NEARLY_WHITE = "#fefefe"
+"""Stays so on a dark page, unlike the ground."""
+RASTER = 1000
+"""More dots than these become pixels, also in a vector format."""
+
+
+def eps_alpha(request: Request) -> Drawing:
+    """Accuracy by radius and step size, mean over runs and unseen domains, with the domains' difficulty taken out."""
+    by_ball = _by_ball(request, ("eps", "alpha"))
+    usable = {
+        title: runs
+        for title, runs in by_ball.items()
+        if min(len(set(levels(p.number(name) for p in runs).values())) for name in ("eps", "alpha")) > 1
+    }
+    if not usable:
+        raise TooFew(request, "runs of one adversarial method with two radii and two step sizes", _SEARCH)
+    figure, axes = panels(list(usable), size=3.4)
+    sentences = []
+    for axis, (title, runs) in zip(axes, usable.items(), strict=True):
+        cells = _cells(runs)
+        _heatmap(axis, cells)
+        (eps, alpha), (best, _) = max(cells.items(), key=lambda item: item[1][0])
+        sentences.append(f"{title}: best around eps {eps:.2g}, alpha {alpha:.2g}, {best:.1f} %")
+    return Drawing(figure, sentences)
+
+
+def _cells(runs: Sequence[Point]) -> dict[tuple[float, float], tuple[float, int]]:
+    """{(radius, step size): (mean accuracy, runs)}."""
+    eps, alpha = (levels(point.number(name) for point in runs) for name in ("eps", "alpha"))
+    grouped: dict[tuple[float, float], list[float]] = {}
+    for point, value in zip(runs, adjusted(runs), strict=True):
+        grouped.setdefault((eps[point.number("eps")], alpha[point.number("alpha")]), []).append(value)
+    return {key: (float(np.mean(values)), len(values)) for key, values in grouped.items()}
+
+
+def _heatmap(axis: Axes, cells: dict[tuple[float, float], tuple[float, int]]) -> None:
+    columns, rows = (sorted({key[i] for key in cells}) for i in (0, 1))
+    picture = np.full((len(rows), len(columns)), np.nan)
+    for (eps, alpha), (mean, _) in cells.items():
+        picture[rows.index(alpha), columns.index(eps)] = mean
+    axis.grid(False)
+    axis.pcolormesh(picture, cmap="viridis", edgecolors=axis.get_facecolor(), linewidth=1.5)
+    low, high = float(np.nanmin(picture)), float(np.nanmax(picture))
+    for (eps, alpha), (mean, n) in sorted(cells.items()):
+        ink = "black" if mean > low + 0.6 * (high - low) else NEARLY_WHITE
+        position = columns.index(eps) + 0.5, rows.index(alpha) + 0.5
+        axis.annotate(f"{mean:.1f}\nn = {n}", position, ha="center", va="center", fontsize=7, color=ink)
+    axis.set_xticks([i + 0.5 for i in range(len(columns))], [f"{value:.2g}" for value in columns])
+    axis.set_yticks([i + 0.5 for i in range(len(rows))], [f"{value:.2g}" for value in rows])
+    axis.set(xlabel="radius eps", ylabel="step size alpha")
+
+
+def norms(request: Request) -> Drawing:
+    """The best of each norm's search, per unseen domain and on average: mean and standard error over trials."""
+    by_algorithm: dict[str, dict[str, list[Curve]]] = {}
+    for curve in request.curves:
+        if "norm" in curve.run.hparams:
+            by_norm = by_algorithm.setdefault(curve.run.algorithm, {})
+            by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
+    usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}
+    if not usable:
+        hint = "domainwise sweep --dataset {dataset} --algorithms DAT --hparam norm=linf --out {folder}"
+        raise TooFew(request, "runs of one adversarial method with both norms", hint)
+    figure, axes = panels(list(usable), size=2.9)
+    sentences = []
+    for axis, (title, by_norm) in zip(axes, usable.items(), strict=True):
+        columns = request.columns
+        for i, norm in enumerate(sorted(by_norm)):
+            scores = _best(by_norm[norm], request.rule)
+            shown = [estimate(list(scores[c].values())) if c in scores else None for c in columns]
+            shown.append(average(scores, columns))
+            known = [(x, e) for x, e in enumerate(shown) if e is not None]
+            places = [x + 0.24 * (i - (len(by_norm) - 1) / 2) for x, _ in known]
+            means, errors = [e.mean for _, e in known], [e.error for _, e in known]
+            colour = LIGHT[1 + i]
+            axis.errorbar(places, means, yerr=errors, label=norm, fmt="o", color=colour, capsize=2.5)
+            if shown[-1] is not None:
+                sentences.append(f"{title}, {norm}: {shown[-1]} % on average")
+        axis.set_xticks(range(len(columns) + 1), [*map(str, columns), str(AVERAGE)], rotation=30, ha="right")
+        axis.axvline(len(columns) - 0.5, color=HAIR)
+        axis.set(ylabel="accuracy on the unseen domain, %")
+    legend(figure, axes[0])
+    return Drawing(figure, sentences)
+
+
+def _best(curves: Sequence[Curve], rule: str) -> dict[Column, dict[int, float]]:
+    """{column: {trial: accuracy}} of the rule's choices among all these runs, whatever search they belong to."""
+    merged: dict[Column, dict[int, float]] = {}
+    for by_column in choices(_pooled(curves), rule).values():
+        for column, by_trial in by_column.items():
+            merged[column] = {trial: 100 * choice.accuracy for trial, choice in by_trial.items()}
+    return merged
+
+
+def _pooled(curves: Sequence[Curve]) -> list[Curve]:
+    """The same curves without the names of their searches."""
+    return [replace(curve, run=replace(curve.run, variant="")) for curve in curves]
+
+
+def batch_size(request: Request) -> Drawing:
+    """The paper's scatter: accuracy against batch size, per unseen domain a regression on its logarithm with a band."""
+    by_algorithm: dict[str, list[Point]] = {}
+    for point in points(request.curves, request.rule):
+        if "batch_size" in point.run.hparams:
+            by_algorithm.setdefault(point.run.algorithm, []).append(point)
+    usable = {
+        name: runs
+        for name, runs in by_algorithm.items()
+        if any(_fit(part) for part in _by_domain(request, runs).values())
+    }
+    if not usable:
+        raise TooFew(request, "three runs of one method with different batch sizes", _SEARCH)
+    figure, axes = panels(list(usable), size=3.2)
+    sentences = []
+    for axis, (title, runs) in zip(axes, usable.items(), strict=True):
+        for i, (domain, part) in enumerate(_by_domain(request, runs).items()):
+            colour = LIGHT[1 + i % 7]
+            sizes = [point.number("batch_size") for point in part]
+            _dots(axis, sizes, part, colour)
+            if fit := _fit(part):
+                x = np.linspace(np.log2(min(sizes)), np.log2(max(sizes)), 50)
+                middle, half = fit.line(x), fit.half_width(x)
+                line_with_band(axis, list(2**x), list(middle), list(half), colour, domain)
+                sentences.append(
+                    f"{title} on {domain}: {fit.slope:+.2f} ± {fit.slope_half_width:.2f} points for every doubling of "
+                    f"the batch ({100 * CONFIDENCE:.0f} % confidence, {fit.n} runs)"
+                )
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set(xlabel="batch size per domain", ylabel="accuracy on the unseen domain, %")
+        values = [point.accuracy for point in runs]
+        room = 0.08 * (max(values) - min(values)) or 1.0
+        axis.set_ylim(min(values) - room, max(values) + room)
+    legend(figure, axes[0])
+    return Drawing(figure, sentences)
+
+
+def _fit(part: Sequence[Point]) -> Fit | None:
+    return Fit.of([np.log2(point.number("batch_size")) for point in part], [point.accuracy for point in part])
+
+
+def radius(request: Request) -> Drawing:
+    """Accuracy against the radius: every run a dot, and per unseen domain means ± standard errors at its levels."""
+    by_ball = _by_ball(request, ("eps",))
+    usable = {title: runs for title, runs in by_ball.items() if len({p.number("eps") for p in runs}) > 1}
+    if not usable:
+        raise TooFew(request, "runs of one adversarial method with two radii", _SEARCH)
+    figure, axes = panels(list(usable), size=3.0)
+    for axis, (_, runs) in zip(axes, usable.items(), strict=True):
+        level = levels(point.number("eps") for point in runs)
+        for i, (domain, part) in enumerate(_by_domain(request, runs).items()):
+            colour = LIGHT[1 + i % 7]
+            _dots(axis, [point.number("eps") for point in part], part, colour)
+            grouped: dict[float, list[float]] = {}
+            for point in part:
+                grouped.setdefault(level[point.number("eps")], []).append(point.accuracy)
+            shown = {eps: estimate(grouped[eps]) for eps in sorted(grouped)}
+            means, errors = [e.mean for e in shown.values()], [e.error for e in shown.values()]
+            axis.errorbar(
+                list(shown), means, yerr=errors, color=colour, marker="o", markersize=4, capsize=2, label=domain
+            )
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set(xlabel="radius eps", ylabel="accuracy on the unseen domain, %")
+    legend(figure, axes[0])
+    return Drawing(figure, [])
+
+
+def _dots(axis: Axes, x: Sequence[float], part: Sequence[Point], colour: str) -> None:
+    """One per run."""
+    accuracies = [point.accuracy for point in part]
+    axis.scatter(x, accuracies, s=11, alpha=0.45, color=colour, linewidths=0, rasterized=len(part) > RASTER)
+
+
+_SEARCH = "domainwise sweep --dataset {dataset} --algorithms DAT --hparams 20 --out {folder}"
+
+
+def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:
+    """{algorithm and norm: runs}: radii of different norms cannot be compared."""
+    by_ball: dict[str, list[Point]] = {}
+    for point in points(request.curves, request.rule):
+        values = point.run.hparams
+        if "norm" in values and all(values.get(name) for name in needed):
+            by_ball.setdefault(f"{point.run.algorithm}, {values['norm']}", []).append(point)
+    return by_ball
+
+
+def _by_domain(request: Request, runs: Sequence[Point]) -> dict[str, list[Point]]:
+    """In the order of the table's columns."""
+    order = list(dict.fromkeys(column.unseen for column in request.columns))
+    return {domain: part for domain in order if (part := [point for point in runs if point.unseen == domain])}

@@ -1,0 +1,52 @@
+"""The input and the output of a figure."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from domainwise.core.errors import UserError
+from domainwise.protocol.dataset_names import path_or_name, title
+from domainwise.protocol.selection import Column, Curve, searches
+from domainwise.sweeps.tables import Group, in_order
+
+
+@dataclass(frozen=True)
+class Request:
+    """The experiment to draw, or these algorithms of it, and the rule that chooses its points."""
+
+    folder: Path
+    group: Group
+    rule: str
+    algorithms: Sequence[str] = ()
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        wanted = set(self.algorithms)
+        return tuple(curve for curve in self.group.curves if not wanted or curve.run.algorithm in wanted)
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """As in the experiment's table."""
+        return in_order(self.group.experiment.dataset, {search.column for search in searches(self.curves)})
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, and its findings in sentences."""
+
+    figure: Figure
+    sentences: Sequence[str]
+
+
+class TooFew(UserError):
+    """The folder lacks the runs that a figure needs; the message has a command that would make them."""
+
+    def __init__(self, request: Request, needed: str, command: str) -> None:
+        dataset = request.group.experiment.dataset
+        example = command.format(dataset=shlex.quote(path_or_name(dataset)), folder=request.folder)
+        of = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
+        super().__init__(f"{request.folder}: of {of}, this figure needs {needed}; e.g. {example}")

@@ -1,0 +1,209 @@
+"""Heatmaps, audits and perturbations of an experiment's trained models, side by side for every unseen domain."""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from torch import nn
+
+from domainwise.analysis import attention
+from domainwise.analysis.audit import Audit, audit
+from domainwise.analysis.perturbations import measure
+from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.data.find import find_dataset
+from domainwise.engine.restore import TrainedRun
+from domainwise.nets.weights import planned
+from domainwise.protocol.selection import Column, Method
+from domainwise.reports.page.pictures import Picture, address
+from domainwise.reports.page.results import View
+from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
+from domainwise.reports.style import ANY_GROUND
+
+COMPARED = ("ERM", "IRM", "AT", "DAT")
+"""The methods of the paper's heatmaps: of more than FEW, these are shown where two of them are there, else all."""
+FEW = 6
+COLUMNS = 8
+"""Unseen domains that are shown, at most."""
+IMAGES = 6
+SHIFT_IMAGES = 2000
+"""Per side of an estimate of shift, at most."""
+AUDITED = (
+    "Accuracy per class, the worst of ten images or more framed; right, the confusion matrix of a linear domain probe."
+)
+DOTS = 110
+"""Per inch, in pictures made of pixels."""
+
+
+@dataclass(frozen=True)
+class ModelFindings:
+    """The audit of one model, in sentences and numbers."""
+
+    method: Method
+    sentences: Sequence[str]
+    numbers: Sequence[tuple[str, Sequence[str]]]
+    """(domain, a number for each heading)."""
+
+
+@dataclass(frozen=True)
+class Insight:
+    """All pictures and findings of one unseen domain."""
+
+    column: Column
+    attention: Picture
+    audit: Picture
+    headings: Sequence[str]
+    findings: Sequence[ModelFindings]
+    perturbations: Sequence[Picture]
+    left_out: Sequence[str]
+    """Methods that are not shown, and why."""
+
+
+@dataclass(frozen=True)
+class ModelInsights:
+    """The insights into an experiment's models; where there is none, the reason."""
+
+    insights: Sequence[Insight] = ()
+    reason: str = ""
+    shift: Picture | None = None
+    """Estimated for small images, where it takes seconds, or on request."""
+    no_shift: str = ""
+    """The reason why it could not be estimated."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Where data lies and models run, and whether the shift of photographs is estimated too."""
+
+    data_root: Path | None = None
+    device: str = "cpu"
+    shift: bool = False
+    progress: Callable[[str], None] = lambda _: None
+
+
+def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsights:
+    """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error."""
+    parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
+    insights: list[Insight] = []
+    try:
+        for column, saved in _saved_models(parent, view).items():
+            shown = _compared(saved)
+            options.progress(f"analysing {counted(len(shown), 'model')}, {column} unseen")
+            models = attention.restore_all(list(shown.values()), options.data_root, options.device)
+            insights.append(_insight(column, models, _left_out(view, column, saved, shown), options.data_root))
+    except UserError as error:
+        return ModelInsights(insights, str(error))
+    if not insights:
+        return ModelInsights(reason="no model was kept with these runs")
+    try:
+        shift = _shift(models[0], [insight.column.unseen for insight in insights], options)
+    except UserError as error:
+        return ModelInsights(insights, no_shift=str(error))
+    return ModelInsights(insights, shift=shift)
+
+
+def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions) -> Picture | None:
+    """The paper's Figure 1, from an estimate for these domains."""
+    dataset = find_dataset(trained.run.dataset)
+    if dataset.scale == "image" and not options.shift:
+        return None
+    network = default_network(dataset)
+    weights = planned(network, "", options.data_root)
+    settings = ShiftSettings(network, weights, options.device, SHIFT_IMAGES, options.data_root)
+    measured = measure_shift(
+        trained.environments,
+        list(dict.fromkeys(unseen)),
+        settings,
+        progress=lambda what: options.progress(f"shift, {what}"),
+    )
+    caption = f"{measured.sentence} Shaded: diversity shift; the distance of the lines at the right: correlation shift."
+    return _picture("Training against unseen domains", caption, [], partial(shift_figure, measured))
+
+
+def _saved_models(parent: Path, view: View) -> dict[Column, dict[Method, Path]]:
+    """{column: {method: folder of its model}}, of the first trial that has most of them."""
+    result = {}
+    for column in view.table.columns[:COLUMNS]:
+        by_trial: dict[int, dict[Method, Path]] = {}
+        for method, chosen_column, trial, choice in view.chosen:
+            path = parent / choice.run.id
+            if chosen_column == column and (path / "model.safetensors").is_file():
+                by_trial.setdefault(trial, {})[method] = path
+        if by_trial:
+            result[column] = max(by_trial.values(), key=len)
+    return result
+
+
+def _compared(models: Mapping[Method, Path]) -> Mapping[Method, Path]:
+    wanted = {method: path for method, path in models.items() if method.algorithm in COMPARED}
+    return wanted if len(models) > FEW and len(wanted) > 1 else models
+
+
+def _left_out(view: View, column: Column, saved: Mapping[Method, Path], shown: Mapping[Method, Path]) -> list[str]:
+    """In words."""
+    others = [str(method) for method in saved if method not in shown]
+    without = [str(row.method) for row in view.table.rows if column in row.cells and row.method not in saved]
+    sentences = []
+    if others:
+        sentences.append(f"Of {len(saved)} methods, those of the paper's heatmaps; not shown: {', '.join(others)}.")
+    if without:
+        sentences.append(f"Not shown, for want of a model of the same trial: {', '.join(without)}.")
+    return sentences
+
+
+def _insight(column: Column, models: Sequence[TrainedRun], left_out: Sequence[str], data_root: Path | None) -> Insight:
+    data = models[0].environments
+    flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
+    rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
+    compared = attention.compare_attention(models, rows, None, "hires-cam" if flattens else "grad-cam")
+    shares = [f"{one.method}: {one.inside} % of the heat on the object" for one in compared.models if one.inside]
+    if compared.area is not None:
+        shares.append(f"an even heatmap: {100 * compared.area:.1f} %")
+    audits = [audit(trained, data_root) for trained in models]
+    headings = list(dict.fromkeys(heading for one in audits for heading in _accuracies(one)))
+    return Insight(
+        column,
+        _picture("Heatmaps", "Red areas speak for the prediction below.", shares, partial(heatmap_grid, compared)),
+        _picture("Every class in every domain", AUDITED, [], partial(audit_figure, audits)),
+        headings,
+        [ModelFindings(one.method, one.sentences, list(_numbers(one, headings))) for one in audits],
+        list(_perturbations(models)),
+        left_out,
+    )
+
+
+def _accuracies(audit: Audit) -> dict[str, Mapping[str, float]]:
+    """{heading: accuracy per domain}: on images as they are, and changed as the dataset allows."""
+    unchanged = {"as it is": {score.domain: score.accuracy for score in audit.scores}}
+    names = {"swapped": "swapped", "black": "over black", "alone": "background alone"}
+    return unchanged | {title: getattr(audit.use, name) for name, title in names.items() if hasattr(audit.use, name)}
+
+
+def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    accuracies = _accuracies(audit)
+    for score in audit.scores:
+        values = (accuracies.get(heading, {}).get(score.domain) for heading in headings)
+        name = score.domain if score.seen else f"{score.domain} (unseen)"
+        yield name, ["" if value is None else f"{100 * value:.1f}" for value in values]
+
+
+def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:
+    """Of every model that has learned some."""
+    for trained in models:
+        if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:
+            measured = measure(trained)
+            title = f"{measured.method}: the perturbation of each training domain"
+            yield _picture(title, measured.sentence, [], partial(perturbation_figure, measured))
+
+
+def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
+    """Without ground and in a middle grey: for light and dark pages alike."""
+    out = io.BytesIO()
+    with mpl.rc_context(ANY_GROUND):
+        draw().savefig(out, format="png", dpi=DOTS)
+    return Picture(title, caption, sentences, address(out.getvalue(), "image/png"))

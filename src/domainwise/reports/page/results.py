@@ -1,0 +1,182 @@
+"""Results as the page shows them: per experiment and selection rule a table, comparisons in words, and curves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from domainwise.core.phrasing import counted
+from domainwise.paper.tables import PaperTable, Published
+from domainwise.protocol.dataset_names import title, titles
+from domainwise.protocol.selection import RULES, Choice, Column, Method
+from domainwise.protocol.statistics import AVERAGE, Choices, Difference, Estimate, accuracies, choices
+from domainwise.reports.learning_curves import learning_curves
+from domainwise.reports.page.drawing import Bar, Panel, Scale, panels
+from domainwise.reports.paper_comparison import printed, printed_beside
+from domainwise.reports.style import slots
+from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.tables import AccuracyTable, Group, Row, groups, table_of
+
+Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One accuracy: ours, the paper's, and both drawn."""
+
+    estimate: Estimate | None
+    best: bool
+    bar: Bar | None
+    paper: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A paired difference to the baseline, in words and drawn around zero."""
+
+    difference: Difference
+    bar: Bar
+    zero: float
+
+    @property
+    def words(self) -> str:
+        return {"clearly ahead of": "clearly ahead", "clearly behind": "clearly behind"}.get(
+            self.difference.verdict, "not clear"
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: one cell per column and the average last."""
+
+    row: Row
+    cells: tuple[Cell, ...]
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class View:
+    """An experiment under one selection rule."""
+
+    table: AccuracyTable
+    lines: tuple[Line, ...]
+    panels: tuple[Panel, ...]
+    chosen: tuple[tuple[Method, Column, int, Choice], ...]
+    """(method, column, trial, choice)."""
+    paper: str
+    """The tables of the paper beside ours."""
+
+    @property
+    def sentences(self) -> list[tuple[str, str]]:
+        """(verdict, the comparison in words)."""
+        rows = [line for line in self.lines if line.verdict is not None]
+        return [(line.verdict.words, self.table.sentence(line.row.method)) for line in rows if line.verdict]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment under every rule whose evaluations it has."""
+
+    title: str
+    facts: str
+    views: dict[str, View]
+    group: Group
+
+
+@dataclass(frozen=True)
+class RunOnAllDomains:
+    """A run that leaves no domain out: it is evaluated on the held-out parts of its domains only."""
+
+    name: str
+    step: int
+    accuracies: dict[str, float]
+
+
+def runs_on_all_domains(collection: Collection) -> list[RunOnAllDomains]:
+    """Accuracies after the last evaluation of each such run, in per cent."""
+    runs = []
+    for curve in collection.curves:
+        if not curve.run.test_domains:
+            held_out = {d: 100 * float(v[-1]) for (d, split), v in curve.accuracy.items() if split == "out"}
+            name = f"{Method.of(curve.run)} on {title(curve.run.dataset)}, trial {curve.run.trial}"
+            runs.append(RunOnAllDomains(name, curve.steps[-1], held_out))
+    return runs
+
+
+def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
+    """One per table of the folder."""
+    result = []
+    together = groups(collection)
+    names = titles(group.experiment.dataset for group in together)
+    for group in together:
+        by_rule = {rule: choices(group.curves, rule) for rule in RULES}
+        name = names[group.experiment.dataset]
+        views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
+        if views:
+            facts = _facts(group, next(iter(views.values())).table)
+            result.append(Section(name, facts, views, group))
+    return result
+
+
+def _facts(group: Group, table: AccuracyTable) -> str:
+    """The settings that distinguish an experiment from others."""
+    experiment = group.experiment
+    setting = "leave one domain out" if experiment.setting == "multi" else "train on one domain"
+    parts = [setting, *table.made_with()]
+    parts += [f"without {', '.join(experiment.unused)}"] if experiment.unused else []
+    parts += [f"seed {experiment.seed}"] if experiment.seed else []
+    return " · ".join([*parts, counted(len(group.curves), "run")])
+
+
+def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:
+    table = replace(table_of(group, accuracies(chosen), rule, baseline), called=name)
+    chosen = {row.method: chosen[row.method] for row in table.rows}
+    beside = printed_beside(table)
+    flat = tuple(
+        (method, column, trial, by_column[column][trial])
+        for method, by_column in chosen.items()
+        for column in table.columns
+        for trial in sorted(by_column.get(column, ()))
+    )
+    drawn = panels(learning_curves(group.curves, chosen, table.columns))
+    return View(table, _lines(table, beside), tuple(drawn), flat, _sources(beside))
+
+
+def _sources(beside: Beside) -> str:
+    names = dict.fromkeys(f"Table {paper.number}" if paper.number else paper.title for _, paper in beside.values())
+    return ", ".join(names)
+
+
+def _lines(table: AccuracyTable, beside: Beside) -> tuple[Line, ...]:
+    columns = [_column(table, column, beside) for column in (*table.columns, AVERAGE)]
+    verdicts = _verdicts([row.difference for row in table.rows])
+    cells = zip(*columns, strict=True)
+    return tuple(Line(row, c, verdict) for row, c, verdict in zip(table.rows, cells, verdicts, strict=True))
+
+
+def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
+    """A column's cells, drawn on one scale."""
+    ours = [row.estimate(column) for row in table.rows]
+    paper = [beside[row.method, column][0] if (row.method, column) in beside else None for row in table.rows]
+    ends = [e.mean + sign * e.error for e in ours if e is not None for sign in (-1, 1)]
+    ends += [p.mean for p in paper if p is not None]
+    top = max((e.mean for e in ours if e is not None), default=None)
+    cells = []
+    for estimate, print_ in zip(ours, paper, strict=True):
+        words = "" if print_ is None else printed(print_.mean, print_.error)
+        if estimate is None:
+            cells.append(Cell(None, False, None, words))
+        else:
+            mark = None if print_ is None else print_.mean
+            bar = Bar.of(Scale.around(ends), estimate.mean, estimate.error, mark)
+            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words))
+    return cells
+
+
+def _verdicts(differences: Sequence[Difference | None]) -> list[Verdict | None]:
+    ends = [d.mean + sign * (d.error or 0) for d in differences if d is not None for sign in (-1, 1)]
+    scale = Scale.around([0.0, *ends])
+    return [None if d is None else Verdict(d, Bar.of(scale, d.mean, d.error), scale(0.0)) for d in differences]
+
+
+def colours(shown: Sequence[Section]) -> dict[Method, tuple[int, int]]:
+    """{method: (colour, dash)}, the same throughout a page."""
+    return slots(row.method for section in shown for view in section.views.values() for row in view.table.rows)

@@ -1,0 +1,148 @@
+"""Puts the parts of the page together and writes the file."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.core.provenance import package_version
+from domainwise.core.registry import first_paragraph
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.selection import RULES
+from domainwise.reports import style
+from domainwise.reports.page import drawing
+from domainwise.reports.page.pictures import Picture, ablations
+from domainwise.reports.page.progress import progress
+from domainwise.reports.page.results import Section, colours, runs_on_all_domains, sections
+from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.domainbed import RESULTS, collect_any
+from domainwise.sweeps.published import FILE as PUBLISHED
+from domainwise.sweeps.tables import check_baseline
+
+if TYPE_CHECKING:
+    from domainwise.reports.page.models import ModelInsights, ModelOptions
+
+NAME = "report.html"
+NOTES = 10
+"""How many notes are shown."""
+
+
+def report(
+    folder: Path | str,
+    out: Path | str | None = None,
+    *,
+    baseline: str = "ERM",
+    models: bool = True,
+    data_root: Path | None = None,
+    device: str = "cpu",
+) -> Path:
+    """Writes one HTML page with all results of a folder of runs, `report.html` in it by default; returns its path.
+
+    Without `models` the page is made from records alone, and neither torch nor the data are needed.
+    """
+    options = None
+    if models:
+        from domainwise.reports.page.models import ModelOptions
+
+        options = ModelOptions(data_root, device)
+    return write_page(Path(folder), Path(out) if out is not None else None, baseline=baseline, models=options)[0]
+
+
+def write_page(
+    folder: Path, out: Path | None = None, *, baseline: str = "ERM", models: "ModelOptions | None" = None
+) -> tuple[Path, Collection]:
+    """Writes the page, completely or not at all; returns its path and the collection it was made from.
+
+    With `models`, trained models are analysed too; without, the page is made from records alone.
+    """
+    collection = collect_any(folder)
+    check_baseline(baseline, collection)
+    if not collection.runs:
+        why = f" ({collection.notes[0]})" if collection.notes else ""
+        raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
+    path = files.writable_file(out or folder / NAME)
+    text = render(folder, collection, baseline, models)
+    with files.atomic(path) as file:
+        file.write(text.encode())
+    return path, collection
+
+
+def render(folder: Path, collection: Collection, baseline: str, models: "ModelOptions | None") -> str:
+    """The page as text. The same records give the same page."""
+    shown = sections(collection, baseline)
+    rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
+    environment = Environment(
+        loader=PackageLoader("domainwise.reports", "page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    sources = {name: Markup(environment.loader.get_source(environment, f"page.{name}")[0]) for name in ("css", "js")}  # type: ignore[union-attr]
+    facts: dict[str, Any] = {
+        "title": folder.resolve().name,
+        "summary": summary(collection, shown),
+        "sections": shown,
+        "runs_on_all_domains": runs_on_all_domains(collection),
+        "more": [more(folder, section, models) for section in shown],
+        "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[rule].__doc__)) for rule in rules},
+        "rule": usual_rule(shown, rules),
+        "colours": colours(shown),
+        "progress": progress(folder, collection),
+        "notes": collection.notes[:NOTES],
+        "more_notes": max(0, len(collection.notes) - NOTES),
+        "version": package_version("domainwise") or "",
+        "updated": last_change(folder),
+        "drawing": drawing,
+        "style": style,
+    }
+    return environment.get_template("page.html").render(**facts, **sources)
+
+
+@dataclass(frozen=True)
+class More:
+    """Figures and model insights of an experiment, by its first rule."""
+
+    rule: str
+    ablations: Sequence[Picture]
+    models: "ModelInsights | None"
+
+
+def more(folder: Path, section: Section, options: "ModelOptions | None") -> More:
+    rule, view = next(iter(section.views.items()))
+    models = None
+    if options is not None:
+        from domainwise.reports.page.models import analyse_models
+
+        models = analyse_models(folder, view, options)
+    return More(rule, ablations(folder, section.group, rule), models)
+
+
+def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
+    """The usual rule of the first dataset, if the runs have the evaluations it needs."""
+    dataset = shown[0].group.experiment.dataset if shown else ""
+    usual = usual_selection(dataset)
+    return usual if usual in rules else next(iter(rules), "")
+
+
+def summary(collection: Collection, shown: list[Section]) -> str:
+    datasets = dict.fromkeys(section.title for section in shown)
+    algorithms = dict.fromkeys(run.algorithm for run in collection.runs)
+    parts = [counted(len(collection.runs), "run"), counted(len(algorithms), "algorithm"), ", ".join(datasets)]
+    return " · ".join(part for part in parts if part)
+
+
+def last_change(folder: Path) -> str:
+    """When a run last wrote something: like the page itself it changes with the records only."""
+    names = ("records.jsonl", PUBLISHED, RESULTS)
+    paths = [path for name in names for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+    latest = max((path.stat().st_mtime for path in paths), default=None)
+    return "" if latest is None else f"{datetime.fromtimestamp(latest, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,257 @@
+"""Pictures of data and models: samples, heatmaps, audits, perturbations, shift, linearisation gaps."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from domainwise.analysis.attention import AttentionComparison
+from domainwise.analysis.audit import Audit
+from domainwise.analysis.perturbations import LOW, Perturbations
+from domainwise.analysis.shift import DatasetShift, profile
+from domainwise.analysis.theory import Gap
+from domainwise.data.environments import Environments
+from domainwise.data.images.decode import read
+from domainwise.data.sources.check import Check
+from domainwise.reports.style import grid, headline, plain, save
+
+WRITABLE = 12
+"""Columns up to which every cell shows its number."""
+METHODS = {"grad-cam": "Grad-CAM", "hires-cam": "HiResCAM"}
+BRIGHTEST = 0.9
+"""Where the colour map ends: beyond, its red darkens again."""
+RIGHT, WRONG = "#1a7f37", "#c62828"
+TRAIN, TEST = "#2166ac", "#b2182b"
+
+
+def colours(image: Tensor) -> Tensor:
+    """An image [C, H, W] of one, two (as red and green) or three channels as [H, W, 3]."""
+    image = image.cpu()
+    if image.shape[0] == 1:
+        image = image.expand(3, -1, -1)
+    elif image.shape[0] == 2:
+        image = torch.cat([image, torch.zeros_like(image[:1])])
+    return image.permute(1, 2, 0)
+
+
+def show(axis: Axes, image: Tensor, title: str = "") -> None:
+    """An image [C, H, W] in [0, 1], without ticks."""
+    axis.imshow(colours(image).numpy())
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=8)
+
+
+def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
+    """One row of images per domain: one of each class where there are enough."""
+    rows = []
+    for domain in environments.domains:
+        members = environments.rows(domain)
+        labels = environments.labels[members]
+        picks = [
+            members[labels == c % len(environments.classes)][c // len(environments.classes)] for c in range(columns)
+        ]
+        rows.append(environments.images[torch.stack(picks)])
+    figure, axes = grid(len(rows), columns)
+    for domain, row, line in zip(environments.domains, rows, axes, strict=True):
+        for image, axis in zip(row, line, strict=True):
+            show(axis, image / 255)
+        line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
+    headline(figure, f"{environments.name}: the same classes in every domain")
+    save(figure, path)
+
+
+def folder_samples(check: Check, path: Path, most: int = 10) -> None:
+    """The first readable image of every class in every domain, as many as a sheet holds; "none" where there is none."""
+    first: dict[tuple[str, str], Path] = {}
+    for picture in check.facts:
+        first.setdefault((picture.domain, picture.label), picture.file)
+    domains, classes = check.folder.domains[:most], check.folder.classes[:most]
+    figure, axes = grid(len(domains), len(classes))
+    for domain, line in zip(domains, axes, strict=True):
+        for label, axis in zip(classes, line, strict=True):
+            file = first.get((domain, label))
+            image = torch.from_numpy(read(file, 128)) / 255 if file else torch.ones(3, 128, 128)
+            show(axis, image, plain(label, 14) if domain == domains[0] else "")
+            if file is None:
+                axis.text(64, 64, "none", ha="center", va="center", color="grey")
+        line[0].set_ylabel(plain(domain, 20), rotation=0, ha="right", va="center")
+    left_out = len(check.folder.domains) > most or len(check.folder.classes) > most
+    headline(
+        figure,
+        f"{plain(check.folder.name, 40)}: one image per domain and class{', the first of each' if left_out else ''}",
+    )
+    save(figure, path)
+
+
+def perturbations(environments: Environments, train_domains: tuple[str, ...], delta: Tensor, path: Path) -> None:
+    """Per training domain: its mean image, the perturbation learned for it (scaled to full range), and their sum."""
+    figure, axes = grid(len(train_domains), 3, size=1.5)
+    shared = delta.expand(len(train_domains), *delta.shape[1:])[:, 0]
+    for domain, d, line in zip(train_domains, shared, axes, strict=True):
+        centre = environments.images[environments.rows(domain)].float().mean(0) / 255
+        scale = d.abs().max().clamp_min(1e-12)
+        pictures = (centre, 0.5 + d / (2 * scale), (centre + d * environments.std).clamp(0, 1))
+        titles = ("mean image", f"perturbation, |.|₂ = {float(d.norm()):.2f}", "sum")
+        for picture, title, axis in zip(pictures, titles, line, strict=True):
+            show(axis, picture, title)
+        line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
+    headline(figure, f"{environments.name}: one perturbation per training domain")
+    save(figure, path)
+
+
+def linearisation_gaps(gaps: Sequence[Gap], path: Path) -> None:
+    """Log-log: every gap against the radius, beside a line of slope two."""
+    figure, ((axis,),) = grid(1, 1, size=4.0)
+    for gap in gaps:
+        axis.loglog(gap.radii, gap.gaps, marker="o", markersize=3, label=f"{gap.name}: order {gap.order:.2f}")
+    radii = gaps[0].radii
+    axis.loglog(radii, [gaps[0].gaps[0] * (eps / radii[0]) ** 2 for eps in radii], "k--", linewidth=1, label="slope 2")
+    axis.set(xlabel="radius eps", ylabel="gap", title="true inner maximum − (risk + eps · penalty)")
+    axis.legend(fontsize=8)
+    save(figure, path)
+
+
+def heatmap_grid(comparison: AttentionComparison) -> Figure:
+    """Red areas speak for the predicted class, which stands below each heatmap, in red where it is wrong.
+
+    Above each column, where the object's outline is known: the share of the heat inside it, over the whole domain.
+    """
+    models, images = comparison.models, comparison.images
+    figure, axes = grid(len(images), 1 + len(models), size=1.1, margins=(0.5, 0.9))
+    for number, (image, line) in enumerate(zip(images, axes, strict=True)):
+        truth = None if comparison.labels is None else int(comparison.labels[number])
+        show(line[0], image / 255)
+        if truth is not None:
+            line[0].set_xlabel(plain(comparison.classes[truth], 16), fontsize=8, labelpad=2)
+        for model, axis in zip(models, line[1:], strict=True):
+            heat = model.attention.heat[number].cpu()
+            scaled = heat / heat.max().clamp_min(1e-12)
+            grey = colours(image.cpu().float().mean(0, keepdim=True) / 255).numpy()
+            axis.imshow(0.45 * grey + 0.55 * colormaps["turbo"](BRIGHTEST * scaled.numpy())[..., :3])
+            axis.set(xticks=[], yticks=[])
+            predicted = int(model.attention.predicted[number])
+            colour = "black" if truth is None else RIGHT if predicted == truth else WRONG
+            axis.set_xlabel(plain(comparison.classes[predicted], 16), fontsize=8, labelpad=2, color=colour)
+    axes[0][0].set_title("image", fontsize=9)
+    for model, axis in zip(models, axes[0][1:], strict=True):
+        axis.set_title(
+            str(model.method) if model.inside is None else f"{model.method}\n{model.inside.mean:.1f} % inside",
+            fontsize=9,
+        )
+    headline(figure, f"{METHODS[comparison.method]} {_where(comparison)}", 10)
+    return figure
+
+
+def _where(comparison: AttentionComparison) -> str:
+    dataset = plain(comparison.dataset)
+    if comparison.unseen is None:
+        return f"of models trained on {dataset}"
+    return f"on {dataset}, {plain(comparison.unseen)} unseen"
+
+
+def audit_figure(audits: Sequence[Audit]) -> Figure:
+    """One row per model: the accuracy per class and domain (the worst pair framed), and the probe's confusions."""
+    figure, axes = grid(len(audits), 2, size=2.2, margins=(4.4, 0.4), widths=(2.2, 1))
+    for one, (left, right) in zip(audits, axes, strict=True):
+        domains = [score.domain for score in one.scores]
+        names = [score.domain if score.seen else f"{score.domain} (unseen)" for score in one.scores]
+        cells = [[*(100 * score.per_class).tolist(), 100 * score.accuracy] for score in one.scores]
+        _cells(left, cells, names, [*one.classes, "all"], "Blues")
+        left.set_title(f"{one.method}: accuracy per class, %", fontsize=9)
+        if one.worst:
+            corner = one.classes.index(one.worst.label) - 0.5, domains.index(one.worst.domain) - 0.5
+            left.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#d7301f", linewidth=2))
+        if one.probe is None:
+            right.set_axis_off()
+            continue
+        confusion = (100 * one.probe.confusion).tolist()
+        _cells(right, confusion, list(one.probe.domains), list(one.probe.domains), "Greys")
+        accuracy, chance = 100 * one.probe.accuracy, 100 * one.probe.chance
+        right.set_title(f"domain from features: {accuracy:.0f} % (chance {chance:.0f})", fontsize=8)
+    return figure
+
+
+def _cells(axis: Axes, values: Sequence[Sequence[float]], rows: list[str], columns: list[str], colours: str) -> None:
+    axis.imshow(values, cmap=colours, vmin=0, vmax=100, aspect="auto")
+    axis.set_xticks(range(len(columns)), [plain(name, 20) for name in columns], fontsize=7)
+    if max(map(len, columns)) > 6:
+        axis.tick_params("x", rotation=30)
+    axis.set_yticks(range(len(rows)), [plain(name, 30) for name in rows], fontsize=7)
+    if len(columns) > WRITABLE:
+        return
+    for i, line in enumerate(values):
+        for j, value in enumerate(line):
+            if not math.isnan(value):
+                colour = "white" if value > 60 else "black"
+                axis.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+
+
+def perturbation_figure(measured: Perturbations) -> Figure:
+    """Mean image, perturbation (scaled to full range), a sample before and after, and the two spectra."""
+    figure, axes = grid(len(measured.domains), 5, size=1.55, margins=(2.2, 0.7))
+    for one, line in zip(measured.domains, axes, strict=True):
+        scale = one.delta.abs().max().clamp_min(1e-12)
+        titles = ("mean image", f"perturbation, |·|₂ = {one.norm:.2f}", "a sample", "the sample perturbed")
+        pictures = (one.mean_image, 0.5 + one.delta / (2 * scale), one.sample, one.perturbed)
+        for axis, picture, title in zip(line, pictures, titles, strict=False):
+            show(axis, picture, title)
+        line[0].set_ylabel(plain(one.domain, 20), rotation=0, ha="right", va="center", fontsize=9)
+        axis = line[4]
+        curves = ((one.mean_spectrum, "mean image", "0.55"), (one.spectrum, "perturbation", "#b2182b"))
+        for spectrum, label, colour in curves:
+            axis.plot(
+                spectrum.frequencies, 100 * spectrum.energy.clamp_min(1e-6), label=label, color=colour, linewidth=1.4
+            )
+        axis.axvline(LOW, color="black", linewidth=0.6, linestyle=":")
+        axis.set(yscale="log", ylim=(1e-2, 150), xlim=(0, 0.5))
+        axis.tick_params(labelsize=6)
+        axis.set_box_aspect(1)
+        axis.set_title(f"cosine {one.cosine:+.2f} (chance ±{one.chance:.2f})", fontsize=8)
+    axes[0][4].legend(fontsize=6, frameon=False)
+    axes[-1][4].set_xlabel("cycles per pixel", fontsize=7)
+    axes[0][4].set_ylabel("% of the energy", fontsize=7)
+    scope = "one perturbation for all domains" if measured.universal else "one perturbation per training domain"
+    headline(figure, f"{measured.method} on {plain(measured.dataset)}: {scope} (eps {measured.eps:g})", 10)
+    return figure
+
+
+def shift_figure(measured: DatasetShift) -> Figure:
+    """Per unseen domain, along the direction in which the features vary most: both densities, and p(y|z) on each side.
+
+    Shaded: where only one of them has mass, which is diversity shift. Where both have, the distance of the two lines at
+    the right is correlation shift. The first seed is drawn; the numbers are means over all.
+    """
+    first = {shift.unseen: shift for shift in reversed(measured.shifts)}
+    figure, axes = grid(len(measured.unseen), 2, size=2.0, margins=(3.6, 0.9))
+    for unseen, (left, right) in zip(measured.unseen, axes, strict=True):
+        drawn = profile(first[unseen].sides, len(measured.classes))
+        at, p, q = drawn.at.numpy(), drawn.p.numpy(), drawn.q.numpy()
+        for density, colour, label in ((p, TRAIN, "training"), (q, TEST, "unseen")):
+            left.plot(at, density, color=colour, linewidth=1.5, label=label)
+        for density, other, colour in ((p, q, TRAIN), (q, p, TEST)):
+            alone = other < 0.01 * other.max()
+            left.fill_between(at, 0, density, where=alone, color=colour, alpha=0.25, linewidth=0)
+        for line, colour in ((drawn.p_label, TRAIN), (drawn.q_label, TEST)):
+            right.plot(at, line.numpy(), color=colour, linewidth=1.5)
+        left.set_title(f"diversity {measured.mean('diversity', unseen):.2f}", fontsize=9)
+        right.set_title(f"correlation {measured.mean('correlation', unseen):.2f}", fontsize=9)
+        left.set_ylabel(f"{plain(unseen, 20)} unseen\n\np(z), q(z)", fontsize=8)
+        right.set_ylabel(f"p(y = {plain(measured.classes[drawn.label], 16)} | z)", fontsize=8)
+        right.set_ylim(-0.03, 1.03)
+        left.set_ylim(bottom=0)
+        left.set_yticks([])
+        for axis in (left, right):
+            axis.tick_params(labelsize=7)
+            axis.set_xlim(at[0], at[-1])
+            axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].legend(fontsize=7, frameon=False)
+    for axis in axes[-1]:
+        axis.set_xlabel("main direction of the features z", fontsize=8)
+    headline(figure, f"{plain(measured.dataset)}: training against unseen domains", 10)
+    return figure

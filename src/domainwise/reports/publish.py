@@ -1,0 +1,141 @@
+"""Publishing a sweep's records, and putting published ones back into a folder where the sweep continues."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLock, RunLocked
+from domainwise.core.phrasing import counted
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.plan import Plan, saved_plans
+from domainwise.sweeps.published import FILE, PublishedRun, is_published, read_published, write_published
+from domainwise.sweeps.tables import tables
+
+TABLES = "tables.md"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The file written, its runs, and how many were left out: unfinished ones, and ended ones of unfinished draws."""
+
+    file: Path
+    runs: int
+    unfinished: int
+    of_unfinished_draws: int
+
+
+def publish(folder: Path, target: Path) -> Publication:
+    """Writes the records of a sweep's folder into another, with its plans and its tables under every selection rule.
+
+    Of a plan, only draws whose runs have all ended are published: what is compared was searched equally. Where there is
+    no such draw yet, only the first trials are, of draws that ended in all of those.
+    """
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: give the sweep's own folder")
+    if any(target.glob("*/run.json")):
+        raise UserError(f"{target} is a sweep's own folder: publish into another")
+    collection = collect(folder)
+    plans = list(saved_plans(folder))
+    ended = {run.id for run in collection.runs if run.id in collection.statuses}
+    comparable = comparable_runs(plans, collection.runs, ended)
+    if not comparable:
+        raise UserError(f"{folder}: nothing to publish; no draw of a sweep there has ended in all its runs")
+    files.writable_folder(target)
+    file = write_published(target, (_published(folder, run) for run in collection.runs if run.id in comparable))
+    _replace_plans(plans, target)
+    published = collect(target)
+    rendered = [table.as_table().markdown() for rule in RULES for table in tables(published, rule)]
+    with files.atomic(target / TABLES) as text:
+        text.write("\n".join([*rendered, *origins(collection.statuses[key] for key in sorted(comparable))]).encode())
+    return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))
+
+
+def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
+    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan."""
+    planned: set[str] = set()
+    complete: set[str] = set()
+    for plan in plans:
+        cells: dict[tuple[int, int], set[str]] = {}
+        for run in plan.runs():
+            cells.setdefault((run.draw, run.trial), set()).add(run.id)
+        planned = planned.union(*cells.values())
+        for trials in range(plan.trials, 0, -1):
+            by_draw: list[set[str]] = [
+                set().union(*(cells[draw, trial] for trial in range(trials))) for draw in range(plan.draws)
+            ]
+            if ended_draws := [runs_of_draw for runs_of_draw in by_draw if runs_of_draw <= ended]:
+                complete = complete.union(*ended_draws)
+                break
+    return complete | {run.id for run in runs if run.id in ended and run.id not in planned}
+
+
+def origins(statuses: Iterable[Status]) -> list[str]:
+    """On which devices, with which software and when the runs were made, a line each."""
+    made: dict[tuple[str, str, str], int] = {}
+    for status in statuses:
+        key = (status.device, status.software, status.date)
+        made[key] = made.get(key, 0) + 1
+    return [
+        f"{counted(count, 'run')}: {', '.join(part for part in key if part)}\n"
+        for key, count in made.items()
+        if any(key)
+    ]
+
+
+def unpack(published: Path, folder: Path) -> tuple[int, int]:
+    """Puts published records into a sweep's folder as if its runs had ended there; (runs written, runs it had).
+
+    A run that ended there, or is being trained, stays as it is.
+    """
+    if not is_published(published):
+        raise UserError(f"{published} holds no published records ({FILE}): give a folder that publish has written")
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: unpack into a sweep's own folder")
+    files.writable_folder(folder)
+    written = had = 0
+    for one in read_published(published):
+        run_folder = RunFolder(folder, one.run)
+        run_folder.create()
+        try:
+            with RunLock(run_folder.path) as lock:
+                new = run_folder.status() is None
+                if new:
+                    _write(one, run_folder)
+                lock.release_all()
+        except RunLocked:
+            new = False
+        written += new
+        had += not new
+    for plan in saved_plans(published):
+        plan.save(folder)
+    return written, had
+
+
+def _write(one: PublishedRun, run_folder: RunFolder) -> None:
+    """Replaces the records that the run has so far."""
+    run_folder.checkpoint_file.unlink(missing_ok=True)
+    run_folder.rewind(-1)
+    if one.penalties:
+        run_folder.append_penalties(one.penalties)
+    if one.audit is not None:
+        run_folder.save_audit(dict(one.audit))
+    run_folder.append([*one.records(), one.status])
+
+
+def _published(folder: Path, run: Run) -> PublishedRun:
+    run_folder = RunFolder(folder, run)
+    records, status = run_folder.read()
+    assert status is not None
+    return PublishedRun.of(run, status, records, run_folder.read_penalties(), run_folder.read_audit())
+
+
+def _replace_plans(plans: Sequence[Plan], target: Path) -> None:
+    for old in (target / "plans").glob("*.json*"):
+        old.unlink()
+    for plan in plans:
+        plan.save(target)

@@ -1,0 +1,230 @@
+"""Collecting: the curves of all runs in a folder, grouped into experiments and searches, ready for selection.
+
+A search is what a rule chooses from: the draws of one algorithm for the same domains and trial. An experiment is what
+goes into one table: all runs that differ only in algorithm, domains, draw and trial.
+"""
+
+import gc
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.core.table import Table, Tabular
+from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.dataset_names import title
+from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
+from domainwise.protocol.runs import Run, WeightsReference
+from domainwise.protocol.selection import Curve, Method
+from domainwise.sweeps.published import is_published, read_published
+
+
+@dataclass(frozen=True, order=True)
+class Experiment:
+    """The settings that all runs of one table share."""
+
+    dataset: str
+    setting: str
+    network: str
+    steps: int
+    precision: str
+    weights: str
+    augmentation: str
+    image_size: int
+    seed: int
+    unused: tuple[str, ...]
+    """Domains that were neither trained nor tested on."""
+
+
+@dataclass(frozen=True, repr=False)
+class Collection(Tabular):
+    """The contents of a folder: curves of the runs with at least one evaluation, and how each run ended."""
+
+    curves: tuple[Curve, ...]
+    statuses: dict[str, Status]
+    notes: tuple[str, ...]
+    runs: tuple[Run, ...] = ()
+    """Every run found, evaluated or not."""
+
+    def experiments(self) -> dict[Experiment, list[Curve]]:
+        """The curves of each table; runs that leave out two domains serve as companions only."""
+        grouped: dict[Experiment, list[Curve]] = {}
+        for curve in with_companions(self.curves):
+            grouped.setdefault(experiment(curve.run), []).append(curve)
+        return dict(sorted(grouped.items()))
+
+    def as_table(self) -> Table:
+        """A row per experiment."""
+        rows = []
+        for one, curves in self.experiments().items():
+            methods = dict.fromkeys(str(Method.of(curve.run)) for curve in curves)
+            facts = [title(one.dataset), one.setting, one.network, ", ".join(methods)]
+            rows.append([*facts, str(one.steps), str(len(curves))])
+        done = sum(status.status == "done" for status in self.statuses.values())
+        headings = ("dataset", "setting", "network", "methods", "steps", "runs")
+        return Table(headings, rows, f"{counted(len(self.runs), 'run')}, {done} done", notes=self.notes, labels=4)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One per run, evaluation, domain and split."""
+        return [
+            {
+                "run": curve.run.id,
+                "dataset": curve.run.dataset,
+                "method": str(Method.of(curve.run)),
+                "unseen": "+".join(curve.run.test_domains),
+                "draw": curve.run.draw,
+                "trial": curve.run.trial,
+                "step": step,
+                "domain": domain,
+                "split": split,
+                "accuracy": float(values[i]),
+            }
+            for curve in self.curves
+            for i, step in enumerate(curve.steps)
+            for (domain, split), values in curve.accuracy.items()
+        ]
+
+
+def experiment(run: Run) -> Experiment:
+    known = DATASETS[run.dataset].domains if run.dataset in DATASETS and run.setting == "multi" else ()
+    used = set(run.domains)
+    unused = tuple(domain for domain in known if domain not in used)
+    weights = WeightsReference.parse(run.weights).fingerprint
+    facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
+    return Experiment(run.dataset, run.setting, *facts, unused)
+
+
+def is_companion(run: Run) -> bool:
+    """Whether a run leaves out two domains only to help select others."""
+    roles = run.dataset in DATASETS and DATASETS[run.dataset].unseen
+    return run.setting == "multi" and len(run.test_domains) == 2 and not roles and not run.validation_domains
+
+
+def with_companions(curves: Iterable[Curve]) -> list[Curve]:
+    """Attaches to every curve those of the runs that leave out one domain more."""
+    curves = list(curves)
+    pairs: dict[tuple[object, ...], list[Curve]] = {}
+    for curve in curves:
+        if is_companion(curve.run):
+            for domain in curve.run.test_domains:
+                pairs.setdefault((*_drawn(curve.run), domain), []).append(curve)
+    result = []
+    for curve in curves:
+        if is_companion(curve.run):
+            continue
+        if curve.run.setting == "single" or len(curve.run.test_domains) != 1:
+            result.append(curve)
+        else:
+            unseen = curve.run.test_domains[0]
+            companions = {}
+            others = pairs.get((*_drawn(curve.run), unseen), [])
+            for other in sorted(others, key=lambda other: other.run.hparams == curve.run.hparams):  # equal ones win
+                further = next(domain for domain in other.run.test_domains if domain != unseen)
+                companions[further] = other
+            result.append(replace(curve, companions=companions) if companions else curve)
+    return result
+
+
+def _drawn(run: Run) -> tuple[object, ...]:
+    """The key that the runs of one draw share, whichever domains they leave out."""
+    return (experiment(run), Method.of(run), run.trial, run.draw)
+
+
+def collect(folder: Path) -> Collection:
+    """Reads every run below a folder, or the one whose own folder it is, or those published in it.
+
+    Anything else in the folder is noted and skipped.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
+    if is_published(folder):
+        published = read_published(folder)
+        curves = tuple(one.curve for one in published if one.steps)
+        return Collection(
+            curves, {one.run.id: one.status for one in published}, (), tuple(one.run for one in published)
+        )
+    with _no_garbage_collection():
+        return _collect(folder)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of short-lived rows form no cycles; looking for some would take a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _collect(folder: Path) -> Collection:
+    curves: list[Curve] = []
+    statuses: dict[str, Status] = {}
+    notes: list[str] = []
+    runs: list[Run] = []
+    for path in sorted(folder.glob("*/run.json")) or list(folder.resolve().glob("run.json")):
+        try:
+            run = Run.from_description(json.loads(path.read_text()))
+        except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
+            notes.append(f"{path.parent}: skipped (not a run of this version: {error or type(error).__name__})")
+            continue
+        if path.parent.name != run.id:
+            notes.append(f"{path.parent}: skipped (a copy of {run.id})")
+            continue
+        try:
+            curve, status = read_curve(RunFolder(path.parent.parent, run))
+        except UserError as error:
+            notes.append(f"{path.parent}: skipped ({error})")
+            continue
+        runs.append(run)
+        if status is not None:
+            statuses[run.id] = status
+        if curve.steps:
+            curves.append(curve)
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs))
+
+
+def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
+    """A run's curve, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
+    try:
+        text = folder.records_file.read_bytes()
+    except FileNotFoundError:
+        return Curve(folder.run, (), {}), None
+    complete = text[: text.rfind(b"\n") + 1].rstrip(b"\n")
+    try:
+        rows = json.loads(b"[" + complete.replace(b"\n", b",") + b"]")
+        status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
+        at: dict[tuple[str, str], list[int]] = {}
+        values: dict[tuple[str, str], list[float]] = {}
+        for row in rows:
+            part = (row["domain"], row["split"])
+            at.setdefault(part, []).append(row["step"])
+            values.setdefault(part, []).append(row["accuracy"])
+        steps = next(iter(at.values()), [])
+        if any(others != steps for others in at.values()) or steps != sorted(set(steps)):
+            raise ValueError("not one row per step, domain and split")
+        accuracy = {part: np.array(column, dtype=np.float64) for part, column in values.items()}
+        if not all(np.isfinite(column).all() for column in accuracy.values()):
+            raise ValueError("an accuracy is a number")
+    except (ValueError, TypeError, KeyError):
+        records, status = folder.read()
+        return Curve.of(folder.run, records), status
+    return Curve(folder.run, tuple(steps), accuracy), status
+
+
+def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
+    """{run's id: its penalties} of the runs that tracked some."""
+    if is_published(folder):
+        published = {one.run.id: list(one.penalties) for one in read_published(folder)}
+        penalties = {run.id: published.get(run.id, []) for run in runs}
+    else:
+        penalties = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
+    return {key: rows for key, rows in penalties.items() if rows}

@@ -1,0 +1,89 @@
+"""The command that makes a plan, or one run, again: what a report tells its reader to type."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from domainwise.core import plugins
+from domainwise.core.errors import UserError
+from domainwise.protocol.runs import Run
+from domainwise.protocol.spaces import Value
+from domainwise.sweeps.plan import Plan, plan_run
+
+OPTIONS = {"draws": "hparams"}
+"""Fields whose option has another name."""
+ALWAYS_NAMED = ("precision", "draws", "trials")
+"""Fields whose option has another default than the field: it depends on the device, or on the command."""
+
+
+def sweep_command(plan: Plan, out: Path) -> str | None:
+    """`domainwise sweep`, or `compare` of candidates, with what differs from its defaults.
+
+    None where no option says it: ranges of `reproduce`, cells of a grid, and what only `tune` can be asked for.
+    """
+    candidates = plan.search == "candidates"
+    only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
+    if plan.ranges or plan.variant or only_tune:
+        return None
+    own = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
+    shared = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
+    words = [word for field, value in (*own, *shared) for word in _option(field, value)]
+    command, folder = ("compare", "--runs") if candidates else ("sweep", "--out")
+    return shlex.join([*_program(), command, *words, folder, str(out)])
+
+
+def retry_command(plan: Plan, out: Path) -> str | None:
+    """The same command, which tries failed runs again; compare always does."""
+    command = sweep_command(plan, out)
+    return command if command is None or plan.search == "candidates" else f"{command} --retry"
+
+
+def _option(field: Field[Any], value: Any) -> Iterator[str]:
+    default = field.default if field.default is not MISSING else None
+    name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
+    if (value == default and field.name not in ALWAYS_NAMED) or value == ():
+        return
+    if isinstance(value, Mapping):
+        yield from _hparams(value)
+    elif value is True:
+        yield name
+    else:
+        yield from (name, ",".join(value) if isinstance(value, tuple) else str(value))
+
+
+def train_command(run: Run, out: Path) -> str | None:
+    """`domainwise train` that makes exactly this run; None if its options cannot (checked by the run's identity)."""
+    facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
+    facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
+    further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
+    facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
+    domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
+    try:
+        plain = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
+        fixed = {name: value for name, value in run.hparams.items() if plain.hparams.get(name) != value}
+        same = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts, hparams=fixed)
+    except UserError:
+        return None
+    if same.id != run.id:
+        return None
+    words = [*_program(), "train", "--dataset", run.dataset, "--algorithm", run.algorithm]
+    for option, names in (("test-domain", run.test_domains), ("train-domain", run.train_domains), ("track", run.track)):
+        words += [word for name in names for word in (f"--{option}", name)]
+    words += _hparams(fixed)
+    for name, value in facts.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join([*words, "--out", str(out)])
+
+
+def _program() -> Iterator[str]:
+    """With the plugins in use: without them names may be unknown."""
+    yield "domainwise"
+    for name in plugins.files():
+        yield from ("--plugin", name)
+
+
+def _hparams(values: Mapping[str, Value]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from ("--hparam", f"{name}={'null' if value is None else value}")

@@ -1,0 +1,268 @@
+"""DomainBed's output folders, read and written: one folder per job with `results.jsonl` and, once it ended, `done`."""
+
+import itertools
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import HELD_OUT, Run
+from domainwise.protocol.selection import Curve, Method
+from domainwise.sweeps.collection import Collection, collect, experiment
+from domainwise.sweeps.published import is_published
+
+RESULTS, DONE = "results.jsonl", "done"
+NETWORK = "domainbed"
+"""Stands for the network of a job: its records do not name it."""
+
+
+class Job(NamedTuple):
+    """The key by which DomainBed's collection groups records. A job run twice is one job with more records."""
+
+    dataset: str
+    algorithm: str
+    environments: int
+    test_envs: tuple[int, ...]
+    hparams_seed: int
+    trial_seed: int
+
+
+class Evaluation(NamedTuple):
+    """One line: `out` accuracies of all environments, `in` accuracies of the test environments, in their order."""
+
+    step: int
+    seen: tuple[float, ...]
+    unseen: tuple[float, ...]
+
+
+@dataclass
+class Results:
+    """All records of one job."""
+
+    hparams: dict[str, Any]
+    held_out: float
+    evaluations: list[Evaluation] = field(default_factory=list)
+    done: bool = True
+
+
+def is_domainbed(folder: Path) -> bool:
+    """Whether a folder holds jobs of DomainBed (or is one) and no runs of ours."""
+    return bool(_results(folder)) and not any(folder.glob("*/run.json"))
+
+
+def collect_any(folder: Path) -> Collection:
+    """Reads a folder of ours or of DomainBed's."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
+    return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
+
+
+def collect_domainbed(folder: Path) -> Collection:
+    """Reads every job in a folder as DomainBed's own collection does, which looks at records only, never at `done`.
+
+    The Runs describe jobs for grouping and selection and cannot be trained. As in DomainBed's tables, jobs of one
+    dataset belong together however far they came: they share the steps of the longest. A job's own seed, which differs
+    with the test environments and would part a job from those that leave out one more, is left out. A
+    line that is not a record is skipped with a note; a last line cut short, without.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the output folder of a DomainBed sweep")
+    jobs: dict[Job, Results] = {}
+    notes, unfinished, paths = [], 0, _results(folder)
+    for path in paths:
+        done = (path.parent / DONE).exists()
+        unfinished += not done
+        notes += _read(path, jobs, done)
+    if unfinished:
+        notes.append(f"{folder}: {unfinished} of {len(paths)} jobs have no file {DONE!r}: their results are partial")
+    steps: dict[str, int] = {}
+    for job, results in jobs.items():
+        steps[job.dataset] = max(steps.get(job.dataset, 0), *(e.step + 1 for e in results.evaluations))
+    curves, statuses = [], {}
+    for job in sorted(jobs):
+        curve = _curve(job, jobs[job], steps[job.dataset])
+        curves.append(curve)
+        if jobs[job].done:
+            statuses[curve.run.id] = Status(curve.run.id, curve.steps[-1], "done", "")
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(curve.run for curve in curves))
+
+
+def _results(folder: Path) -> list[Path]:
+    return [path for path in (folder / RESULTS, *sorted(folder.glob(f"*/{RESULTS}"))) if path.is_file()]
+
+
+def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
+    """Adds a file's evaluations to those of their jobs; returns notes on skipped lines."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        return [f"{path}: skipped ({error.strerror})"]
+    read, faults = 0, []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            job, evaluation = _parse(row)
+        except (KeyError, ValueError, TypeError) as error:
+            if number < len(lines):
+                reason = f"lacks {error.args[0]!r}" if isinstance(error, KeyError) else "is not a record of DomainBed"
+                faults.append(f"line {number} {reason}")
+            continue
+        if job not in jobs:
+            jobs[job] = Results(_scalars(row.get("hparams")), row["args"].get("holdout_fraction", HELD_OUT))
+        jobs[job].evaluations.append(evaluation)
+        jobs[job].done &= done
+        read += 1
+    if faults:
+        return [f"{path}: {len(faults)} of {read + len(faults)} lines skipped ({faults[0]})"]
+    return [] if read else [f"{path}: skipped (no evaluation in it)"]
+
+
+def _parse(row: Any) -> tuple[Job, Evaluation]:
+    """The environments are found by counting up `env{i}_out_acc` until one is missing."""
+    args = row["args"]
+    count = next(i for i in itertools.count() if f"env{i}_out_acc" not in row)
+    test = tuple(sorted(operator.index(env) for env in args["test_envs"]))
+    if not test or len(set(test)) < len(test) or not all(0 <= env < count for env in test):
+        raise ValueError(f"test environments {test} of {count}")
+    names = args["dataset"], args["algorithm"]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names {names}")
+    seeds = operator.index(args["hparams_seed"]), operator.index(args["trial_seed"])
+    seen = tuple(row[f"env{i}_out_acc"] for i in range(count))
+    unseen = tuple(row[f"env{i}_in_acc"] for i in test)
+    if not all(0 <= accuracy <= 1 for accuracy in (*seen, *unseen)):
+        raise ValueError("not an accuracy")
+    return Job(*names, count, test, *seeds), Evaluation(operator.index(row["step"]), seen, unseen)
+
+
+def _scalars(hparams: Any) -> dict[str, Any]:
+    items = hparams.items() if isinstance(hparams, dict) else ()
+    return {name: value for name, value in items if value is None or isinstance(value, (str, int, float))}
+
+
+def _curve(job: Job, results: Results, steps: int) -> Curve:
+    """One curve of all records, by step; where a step was evaluated twice, both count, the later read last."""
+    names = [f"env{i}" for i in range(job.environments)]
+    if job.dataset in DATASETS and len(DATASETS[job.dataset].domains) == job.environments:
+        names = list(DATASETS[job.dataset].domains)
+    evaluations = sorted(results.evaluations, key=lambda evaluation: evaluation.step)
+    at = tuple(evaluation.step for evaluation in evaluations)
+    run = Run(
+        dataset=job.dataset,
+        algorithm=job.algorithm,
+        train_domains=tuple(name for i, name in enumerate(names) if i not in job.test_envs),
+        test_domains=tuple(names[i] for i in job.test_envs),
+        hparams=results.hparams,
+        network=NETWORK,
+        steps=steps,
+        evaluate_every=min((b - a for a, b in itertools.pairwise(sorted(set(at)))), default=steps),
+        draw=job.hparams_seed,
+        trial=job.trial_seed,
+        held_out=results.held_out,
+    )
+    accuracy = {(name, "out"): np.array([e.seen[i] for e in evaluations]) for i, name in enumerate(names)}
+    for i, name in enumerate(run.test_domains):
+        accuracy[name, "in"] = np.array([e.unseen[i] for e in evaluations])
+    return Curve(run, at, accuracy)
+
+
+def export_domainbed(folder: Path, target: Path) -> int:
+    """Writes our runs as DomainBed would have, for its own collection; returns how many.
+
+    We do not evaluate `in` of training environments, so `env{i}_in_acc` is there for test environments only: all that
+    the collection asks for. Training losses, and hyper-parameters that have no value, are left out as well; `epoch` is
+    0, because records do not know how many images there were, and `mem_gb` too. `step_time` includes evaluations.
+
+    Left out are runs that the format cannot describe, for it knows only training on everything but the test
+    environments: those of the single-source setting or with validation domains, those that use only some of the
+    domains, and those never evaluated.
+    """
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{target} exists and is not an empty folder: choose another to export to")
+    if is_published(folder):
+        raise UserError(f"{folder} holds published records: unpack them into a folder first, then export that")
+    collection = collect(folder)
+    order = _order(curve.run for curve in collection.curves)
+    curves = [curve for curve in collection.curves if _expressible(curve, order[curve.run.dataset])]
+    if not curves:
+        raise UserError(f"{folder} holds no run that DomainBed's format can describe: nothing to export")
+    _check_distinct([curve.run for curve in curves])
+    for curve in curves:
+        run = curve.run
+        path = files.writable_folder(target / run.id)
+        records, status = RunFolder(folder, run).read()
+        rows = _rows(curve, order[run.dataset], {record.step: record.seconds for record in records}, str(path))
+        with files.atomic(path / RESULTS) as file:
+            file.write("".join(json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows).encode())
+        if status is not None and status.status == "done":
+            with files.atomic(path / DONE) as file:
+                file.write(b"done")
+    return len(curves)
+
+
+def _order(runs: Iterable[Run]) -> dict[str, tuple[str, ...]]:
+    """{dataset: its domains in the order of their numbers}; of a dataset we do not know, those of its runs by name."""
+    used: dict[str, set[str]] = {}
+    for run in runs:
+        used.setdefault(run.dataset, set()).update(run.domains)
+    return {
+        name: DATASETS[name].domains if name in DATASETS else tuple(sorted(domains)) for name, domains in used.items()
+    }
+
+
+def _expressible(curve: Curve, order: Sequence[str]) -> bool:
+    run = curve.run
+    needed = {(domain, "out") for domain in order} | {(domain, "in") for domain in run.test_domains}
+    complete = {*run.train_domains, *run.test_domains} == set(order) and needed <= set(curve.accuracy)
+    return complete and run.setting == "multi"
+
+
+def _check_distinct(runs: Iterable[Run]) -> None:
+    """DomainBed would mix searches that differ in network, steps, precision or seed only."""
+    first: dict[object, Run] = {}
+    for run in runs:
+        table = first.setdefault(run.dataset, run)
+        job = first.setdefault((run.dataset, Method.of(run), frozenset(run.test_domains), run.draw, run.trial), run)
+        if job is not run or experiment(table) != experiment(run):
+            other = job if job is not run else table
+            raise UserError(
+                f"DomainBed's format cannot distinguish run {run.id} from {other.id} (it lacks network, steps, "
+                "precision and seed): export each search from a folder of its own"
+            )
+
+
+def _rows(curve: Curve, order: Sequence[str], seconds: Mapping[int, float], output_dir: str) -> list[dict[str, Any]]:
+    run = curve.run
+    args = {
+        "algorithm": str(Method.of(run)),
+        "checkpoint_freq": run.evaluate_every,
+        "data_dir": "",
+        "dataset": run.dataset,
+        "holdout_fraction": run.held_out,
+        "hparams_seed": run.draw,
+        "output_dir": output_dir,
+        "seed": run.seed,
+        "steps": run.steps,
+        "task": "domain_generalization",
+        "test_envs": sorted(order.index(domain) for domain in run.test_domains),
+        "trial_seed": run.trial,
+        "uda_holdout_fraction": 0,
+    }
+    hparams = {name: value for name, value in run.hparams.items() if value is not None}
+    rows, before, spent = [], -1, 0.0
+    for i, step in enumerate(curve.steps):
+        row = {f"env{order.index(domain)}_{split}_acc": float(v[i]) for (domain, split), v in curve.accuracy.items()}
+        row |= {"step": step, "epoch": 0.0, "mem_gb": 0.0, "step_time": (seconds[step] - spent) / (step - before)}
+        rows.append({**row, "hparams": hparams, "args": args})
+        before, spent = step, seconds[step]
+    return rows

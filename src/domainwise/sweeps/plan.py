@@ -1,0 +1,389 @@
+"""Planning: from wishes to checked runs. A sweep's folder keeps its plans, and beside each the list of its runs.
+
+plans/<id>.json            the Plan
+plans/<id>.runs.json.gz    the description of each of its runs: they can be read without importing any algorithm
+"""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Unpack
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.core import files, plugins
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.catalogue import DATASETS, Dataset
+from domainwise.data.find import find_dataset
+from domainwise.nets import NETWORKS, pretrained_weights
+from domainwise.nets.weights import planned
+from domainwise.protocol import spaces
+from domainwise.protocol.dataset_names import FOLDER
+from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
+from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
+from domainwise.protocol.spaces import HParams, LogUniform, Parameter, Scale
+from domainwise.sweeps.spaces import paper_space
+
+SETTINGS = ("multi", "single")
+SPACES = ("domainbed", "paper")
+SEARCHES = ("draws", "candidates")
+
+
+def training_options(
+    device: str = "auto", data_root: Path | None = None, **options: Unpack[TrainingKeywords]
+) -> TrainingOptions:
+    """A user's options as runs record them.
+
+    The precision "auto", here the default, becomes that of the device; a file of weights becomes "file#fingerprint".
+    """
+    from domainwise.engine.devices import pick_precision
+
+    made = DEFAULTS.changed(**options)
+    precision = pick_precision(options.get("precision", "auto"), device)
+    return replace(made, precision=precision, weights=planned(made.network or "", made.weights, data_root))
+
+
+def plan_run(
+    dataset: str | Dataset,
+    algorithm: str,
+    test_domains: Sequence[str | int] | str | int,
+    options: TrainingOptions = DEFAULTS,
+    *,
+    train_domains: Sequence[str | int] | str | int | None = None,
+    draw: int = 0,
+    trial: int = 0,
+    setting: str = "multi",
+    variant: str = "",
+    **changes: Unpack[TrainingKeywords],
+) -> Run:
+    """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
+
+    Without a test domain it trains on every domain: to ship a model, not to evaluate one. `changes` are fields of the
+    options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
+    """
+    from domainwise.data.augment import check_augmentation
+
+    options = options.changed(**changes)
+    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(options.network)
+    method = ALGORITHMS[algorithm]
+    test = _domains(data, test_domains)
+    rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
+    train = _domains(data, rest if train_domains is None else train_domains)
+    validation = tuple(domain for domain in data.validation if domain not in (*test, *train))
+    if both := set(train) & set(test):
+        raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+    if len(train) < method.needs_domains:
+        raise UserError(
+            f"{algorithm} needs at least {method.needs_domains} training domains; "
+            f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
+        )
+    if len(set(train)) < len(train) or len(set(test)) < len(test):
+        raise UserError(f"{data.title}: a domain is named twice in {', '.join((*train, *test))}")
+    legal = search_space(algorithm, data.scale)
+    values = spaces.override(legal, spaces.draw(legal, draw, trial), options.hparams, algorithm)
+    network = options.network or data.network
+    NETWORKS[network]
+    if pretrained_weights(network) and data.shape[0] != 3:
+        channels = f"{data.name} has {data.shape[0]}" if len(data.shape) == 3 else f"{data.name} has no images"
+        raise UserError(
+            f"{network} starts from weights for 3 channels, but {channels}: choose another network", argument="network"
+        )
+    if options.precision not in PRECISIONS:
+        raise unknown("precision", options.precision, PRECISIONS)
+    for name in options.track:
+        if name not in TRACKABLE:
+            raise unknown("thing to track", name, TRACKABLE)
+    steps = data.steps if options.steps is None else options.steps
+    evaluate_every = data.evaluate_every if options.evaluate_every is None else options.evaluate_every
+    for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, not {number}")
+    augmentation = data.augmentation if options.augmentation is None else options.augmentation
+    return Run(
+        data.name,
+        algorithm,
+        train,
+        test,
+        values,
+        network,
+        steps,
+        evaluate_every,
+        draw,
+        trial,
+        options.seed,
+        options.precision,
+        options.track,
+        validation,
+        data.held_out,
+        setting,
+        variant,
+        planned(network, options.weights),
+        check_augmentation(augmentation, data.shape, data.name),
+        data.check_image_size(options.image_size),
+        options.full_curves,
+    )
+
+
+@cache
+def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
+    """The algorithm's hyper-parameters at this scale."""
+    return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
+
+
+def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:
+    """Domains by name or number; one alone need not be in a list."""
+    return tuple(data.domain(str(key)) for key in ([keys] if isinstance(keys, (str, int)) else keys))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search: every algorithm, set of hyper-parameter values and trial, for every way of dividing the domains.
+
+    setting "multi"       leave each domain out in turn; with `pairs` also every two, for leave-one-domain-out selection
+    setting "single"      train on each domain in turn, test on all others
+
+    search "draws"        DomainBed's: every trial of a draw has its own values; `test_domains` are left out in turn
+    search "candidates"   all trials of a candidate share its values, so that the candidate can be chosen;
+                          `test_domains` are kept out of everything, each of the other domains is left out in turn
+
+    A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
+    single on each of the rest. Draw 0, or candidate 0, is the defaults. `ranges` replaces search ranges by exponents of
+    ten. The constructor stores; `plan_sweep` checks what a user asks for.
+    """
+
+    dataset: str
+    algorithms: tuple[str, ...]
+    draws: int = 20
+    trials: int = 3
+    setting: str = "multi"
+    space: str = "domainbed"
+    test_domains: tuple[str, ...] = ()
+    pairs: bool = False
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    variant: str = ""
+    search: str = "draws"
+    options: TrainingOptions = DEFAULTS
+
+    def __post_init__(self) -> None:
+        ranges = {name: (float(low), float(high)) for name, (low, high) in self.ranges.items()}
+        for name, value in (
+            ("algorithms", tuple(self.algorithms)),
+            ("test_domains", tuple(self.test_domains)),
+            ("ranges", ranges),
+        ):
+            object.__setattr__(self, name, value)
+
+    def runs(self) -> list[Run]:
+        """In the order in which an interrupted search has compared all algorithms on what it finished.
+
+        Draws come one after the other, each with all its trials. Of candidates, each has one trial before any has two.
+        """
+        return list(self._runs)
+
+    @cached_property
+    def _runs(self) -> Sequence[Run]:
+        divisions = self._divisions()
+        firsts = {
+            algorithm: [self._first(algorithm, train, test) for train, test in divisions]
+            for algorithm in self.algorithms
+        }
+        cells = [(draw, trial) for draw in range(self.draws) for trial in range(self.trials)]
+        if self.search == "candidates":
+            cells.sort(key=lambda cell: cell[1])
+        runs = []
+        for draw, trial in cells:
+            values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
+            for i in range(len(divisions)):
+                for algorithm, by_division in firsts.items():
+                    runs.append(replace(by_division[i], hparams=values[algorithm], draw=draw, trial=trial))
+        return runs
+
+    @cached_property
+    def _data(self) -> Dataset:
+        return find_dataset(self.dataset).for_network(self.options.network)
+
+    def _divisions(self) -> list[tuple[tuple[str, ...] | None, tuple[str, ...]]]:
+        """(training domains or None for all others, unseen domains)."""
+        data = self._data
+        named = tuple(data.domain(domain) for domain in self.test_domains)
+        trainable = [domain for domain in data.domains if domain not in (*data.validation, *data.unseen)]
+        if self.search == "candidates":
+            searched = [domain for domain in trainable if domain not in named]
+            return [(tuple(d for d in searched if d != domain), (domain,)) for domain in searched]
+        unseen = named or data.testable
+        if self.setting == "single":
+            return [((source,), tuple(d for d in unseen if d != source)) for source in trainable if (source,) != unseen]
+        if data.unseen:
+            return [(None, unseen)]
+        pairs = [pair for pair in combinations(data.testable, 2) if set(pair) & set(unseen)] if self.pairs else []
+        return [(None, (domain,)) for domain in unseen] + [(None, pair) for pair in pairs]
+
+    def _first(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
+        """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
+        return plan_run(
+            self._data,
+            algorithm,
+            test,
+            self.options,
+            hparams={},
+            train_domains=train,
+            setting=self.setting,
+            variant=self.variant or ("paper" if self.space == "paper" else ""),
+        )
+
+    def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
+        """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
+        legal = search_space(algorithm, self._data.scale)
+        space = dict(legal)
+        if self.space == "paper":
+            space |= paper_space(algorithm, self.dataset, self.setting)
+        for name, (low, high) in self.ranges.items():
+            if name in legal:
+                space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))
+        fixed = {name: value for name, value in self.options.hparams.items() if name in legal}
+        values = spaces.draw(space, draw, 0 if self.search == "candidates" else trial)
+        return spaces.override(legal, values, fixed, algorithm)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values, the options among them; the search is left out where it is DomainBed's."""
+        described = asdict(self)
+        options = described.pop("options")
+        if self.search == "draws":
+            del described["search"]
+        return described | options
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Plan":
+        """Stores what a file says, checks nothing and imports no algorithm."""
+        shared = {one.name: description[one.name] for one in fields(TrainingOptions) if one.name in description}
+        own = {name: value for name, value in description.items() if name not in shared}
+        return cls(**own, options=TrainingOptions(**shared))
+
+    @property
+    def id(self) -> str:
+        text = json.dumps(self.describe(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def save(self, folder: Path) -> None:
+        """Leaves the plan and the list of its runs in the sweep's folder, for status, tables and publishing."""
+        plans = files.writable_folder(folder) / "plans"
+        plans.mkdir(exist_ok=True)
+        runs = {"plan": self.id, "runs": [run.describe() for run in self.runs()]}
+        with files.atomic(_runs_file(plans, self)) as file:
+            file.write(gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0))
+        with files.atomic(plans / f"{self.id}.json") as file:
+            file.write(json.dumps(self.describe(), indent=1).encode())
+
+
+def plan_sweep(
+    dataset: str,
+    algorithms: Sequence[str],
+    options: TrainingOptions = DEFAULTS,
+    *,
+    draws: int = 20,
+    trials: int = 3,
+    setting: str = "multi",
+    space: str = "domainbed",
+    test_domains: Sequence[str] = (),
+    pairs: bool = False,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    variant: str = "",
+    search: str = "draws",
+    **changes: Unpack[TrainingKeywords],
+) -> Plan:
+    """A checked Plan; `changes` are fields of the options."""
+    options = options.changed(**changes)
+    data = find_dataset(dataset).for_network(options.network)
+    legal = {name for algorithm in algorithms for name in ALGORITHMS[algorithm].space}
+    for kind, value, known in (("setting", setting, SETTINGS), ("space", space, SPACES), ("search", search, SEARCHES)):
+        if value not in known:
+            raise unknown(kind, value, known)
+    if not algorithms:
+        names = ", ".join(ALGORITHMS)
+        raise UserError(f"name at least one algorithm, e.g. ERM and DAT (known: {names})", argument="algorithms")
+    for kind, number, argument in ((search, draws, "hparams"), ("trials", trials, "trials")):
+        if number < 1:
+            raise UserError(f"{kind} must be at least 1, not {number}", argument=argument)
+    for name in options.hparams:
+        if name not in legal:
+            raise unknown(f"hyper-parameter of {', '.join(algorithms)}", name, legal)
+    named = [data.domain(domain) for domain in test_domains]
+    if search == "candidates":
+        if len(set(algorithms)) < len(algorithms):
+            raise UserError(f"an algorithm is named twice in {', '.join(algorithms)}")
+        if len(set(data.domains) - {*named, *data.validation, *data.unseen}) < 2:
+            raise UserError(f"{data.title}: leaving one domain out in turn needs at least 2 domains")
+    elif wrong := [domain for domain in named if domain not in data.testable]:
+        raise unknown(f"test domain of {data.title}", wrong[0], data.testable)
+    data.check_image_size(options.image_size)
+    return Plan(
+        data.name,
+        tuple(algorithms),
+        draws,
+        trials,
+        setting,
+        space,
+        tuple(test_domains),
+        pairs,
+        ranges or {},
+        variant,
+        search,
+        replace(options, weights=planned(options.network or data.network, options.weights)),
+    )
+
+
+def saved_plans(folder: Path) -> Iterator[Plan]:
+    """The plans a sweep's folder holds, with their runs."""
+    for path in sorted((folder / "plans").glob("*.json")):
+        try:
+            plan = Plan.from_description(json.loads(path.read_text()))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise UserError(
+                f"{path} is not a plan of this version: delete it, or run the sweep's command again"
+            ) from None
+        _check_names(plan, folder)
+        runs = _read_runs(plan, path.parent)
+        if runs is not None:
+            vars(plan)["_runs"] = runs  # in place of expanding the plan, which imports its algorithms and torch
+        yield plan
+
+
+def _runs_file(plans: Path, plan: Plan) -> Path:
+    return plans / f"{plan.id}.runs.json.gz"
+
+
+def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
+    """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
+    try:
+        saved = json.loads(gzip.decompress(_runs_file(plans, plan).read_bytes()))
+        runs = [Run.from_description(description) for description in saved["runs"]]
+        return runs if saved["plan"] == plan.id else None
+    except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _check_names(plan: Plan, folder: Path) -> None:
+    """Plans that name things of the user's need the plugins that they were made with."""
+    networks = [plan.options.network] if plan.options.network else []
+    datasets = [] if FOLDER.fullmatch(plan.dataset) else [plan.dataset]
+    for registry, names in ((ALGORITHMS, plan.algorithms), (NETWORKS, networks), (DATASETS, datasets)):
+        for name in names:
+            if name in registry:
+                continue
+            if missing := [file for file in plugins.saved_names(folder) if file not in plugins.files()]:
+                raise UserError(
+                    f"{folder} was made with plugins; load them here too: {', '.join(missing)}", argument="plugin"
+                )
+            raise unknown(registry.kind, name, registry)
+
+
+def planned_runs(plans: Sequence[Plan]) -> list[Run]:
+    """The runs of several plans, each once, dataset after dataset and within one draw by draw over all its plans."""
+    runs = list({run.id: run for plan in plans for run in plan.runs()}.values())
+    position = {dataset: i for i, dataset in enumerate(dict.fromkeys(run.dataset for run in runs))}
+    return sorted(runs, key=lambda run: (position[run.dataset], run.draw, run.trial))

@@ -1,0 +1,129 @@
+"""The progress of a sweep, read from its folder alone: from any terminal, on any machine that shares it; no torch."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from domainwise.core.locks import lock_holder
+from domainwise.core.phrasing import counted, duration
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES, Curve, Method
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.published import is_published
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """How many runs are in which state, the failures, and an estimate of the time left."""
+
+    total: int
+    done: int
+    running: int
+    diverged: tuple[Status, ...]
+    failed: tuple[Status, ...]
+    seconds_left: float | None
+
+    @property
+    def remaining(self) -> int:
+        return self.total - self.done - self.running - len(self.diverged) - len(self.failed)
+
+    def __str__(self) -> str:
+        parts = [f"{self.done} done", f"{self.running} running", f"{len(self.failed)} failed"]
+        if self.diverged:
+            parts.append(f"{len(self.diverged)} diverged")
+        parts.append(f"{self.remaining} remaining")
+        left = f", about {duration(self.seconds_left)} left" if self.seconds_left is not None else ""
+        return f"{counted(self.total, 'run')}: {', '.join(parts)}{left}"
+
+
+def begun_runs(folder: Path) -> list[Run]:
+    """The runs that a folder without a plan holds, or the one run whose folder it is."""
+    return list(collect(folder).runs)
+
+
+def sweep_progress(folder: Path, runs: Sequence[Run]) -> SweepProgress:
+    """Reads one line of each run's records; the time left follows from the seconds per step of runs that ended."""
+    if is_published(folder):
+        known = collect(folder).statuses
+        return _progress(runs, [known[run.id] for run in runs if run.id in known])
+    statuses: list[Status] = []
+    seconds: dict[str, float] = defaultdict(float)  # of each algorithm, over the ended runs that are read
+    steps: dict[str, int] = defaultdict(int)
+    steps_left: dict[str, int] = defaultdict(int)
+    running = 0
+    for run in runs:
+        run_folder = RunFolder(folder, run)
+        status = run_folder.status()
+        if status is None:
+            steps_left[run.algorithm] += run.steps
+            running += run_folder.path.exists() and lock_holder(run_folder.path) is not None
+            continue
+        statuses.append(status)
+        if status.status == "done" and len(statuses) <= SAMPLED and (records := run_folder.read()[0]):
+            seconds[run.algorithm] += records[-1].seconds
+            steps[run.algorithm] += run.steps
+    seconds_left = None
+    if steps and steps_left:
+        measured = {algorithm: (seconds[algorithm], steps[algorithm]) for algorithm in steps}
+        over_all = (sum(seconds.values()), sum(steps.values()))
+        times = [(left, *measured.get(algorithm, over_all)) for algorithm, left in steps_left.items()]
+        seconds_left = sum(left * taken / done for left, taken, done in times) / max(1, running)
+    return _progress(runs, statuses, running, seconds_left)
+
+
+def _progress(
+    runs: Sequence[Run], statuses: Sequence[Status], running: int = 0, seconds_left: float | None = None
+) -> SweepProgress:
+    by_state = {state: tuple(s for s in statuses if s.status == state) for state in ("done", "diverged", "failed")}
+    return SweepProgress(
+        len(runs), len(by_state["done"]), running, by_state["diverged"], by_state["failed"], seconds_left
+    )
+
+
+@dataclass(frozen=True)
+class BestSoFar:
+    """The best evaluation of a run by its dataset's selection rule, and the accuracy on the unseen domains there."""
+
+    run: Run
+    rule: str
+    score: float
+    unseen: dict[str, float]
+
+    def __str__(self) -> str:
+        name = f"{Method.of(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
+        unseen = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
+        return f"best by {self.rule} validation so far: {name}: {100 * self.score:.1f} %; {', '.join(unseen)}"
+
+    def as_json(self) -> dict[str, Any]:
+        run = {"run": self.run.id, "method": str(Method.of(self.run)), "draw": self.run.draw, "trial": self.run.trial}
+        return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
+
+
+def best_evaluation(curve: Curve) -> BestSoFar | None:
+    """None where the run has no evaluation of what its dataset's selection rule needs."""
+    run, rule = curve.run, usual_selection(curve.run.dataset)
+    by_domain = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
+    known = [scores for scores in by_domain if scores is not None]
+    if not known:
+        return None
+    scores = np.mean(known, axis=0)
+    best = int(scores.argmax())
+    unseen = {domain: float(curve.accuracy[domain, "in"][best]) for domain in run.test_domains}
+    return BestSoFar(run, rule, float(scores[best]), unseen)
+
+
+def best_so_far(folder: Path, runs: Sequence[Run]) -> BestSoFar | None:
+    """The best evaluation of all these runs."""
+    ids = {run.id for run in runs}
+    best = [best_evaluation(curve) for curve in collect(folder).curves if curve.run.id in ids]
+    return max((one for one in best if one is not None), key=lambda one: one.score, default=None)
+
+
+SAMPLED = 200
+"""How many ended runs are read for the estimate."""

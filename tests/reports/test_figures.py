@@ -1,0 +1,387 @@
+"""Figures from records alone: what they measure, against independent computations, and what they are drawn from."""
+
+import base64
+import math
+import re
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from scipy import stats
+
+from commands import exit_status
+from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Method
+from domainwise.protocol.statistics import expected
+from domainwise.reports.figures import FIGURES, Drawing, TooFew, draw
+from domainwise.reports.figures.measure import Fit, Point, adjusted, levels
+from domainwise.reports.figures.over_time import _limits
+from domainwise.reports.learning_curves import LearningCurve
+from domainwise.reports.page.write import write_page
+from domainwise.reports.style import slots
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.plan import plan_run
+
+SCENES = ("scene1", "scene2")
+
+
+def keep(folder: Path, accuracy: float, unseen: str = "scene1", algorithm: str = "DAT", **facts: Any) -> Run:
+    """A run judged twice: chance first, then this accuracy on the unseen domain and better ones where it trained."""
+    run = plan_run("BackgroundDigits", algorithm, [unseen], steps=11, evaluate_every=10, **facts)
+    kept = RunFolder(folder, run)
+    kept.create()
+    for step, value in ((0, 0.1), (10, accuracy)):
+        values = {(domain, "out"): 0.1 + 0.08 * step for domain in run.train_domains}
+        values |= {(unseen, "in"): value, (unseen, "out"): value}
+        if run.full_curves:
+            values |= {(domain, "in"): own + 0.01 * step for (domain, _), own in values.items() if domain != unseen}
+        kept.append([Record(run.id, step, *part, own, 1.0, 1.0) for part, own in values.items()])
+        if run.track:
+            rows = [(domain, 0.5 + step, 2.0, 1.0, -1.0 + step) for domain in run.train_domains]
+            kept.append_penalties([PenaltyRecord(run.id, step, *row) for row in rows])
+    kept.append([Status(run.id, 10, "done", "")])
+    return run
+
+
+def fill(folder: Path) -> Path:
+    """Something for every figure: two norms, three radii and step sizes, five batch sizes, all images, penalties."""
+    for i, size in enumerate((8, 16, 32, 64, 128)):
+        for j, unseen in enumerate(SCENES):
+            ball = {"eps": (0.1, 1.0, 10.0)[i % 3], "alpha": (0.01, 0.1)[i % 2], "batch_size": size}
+            for norm in ("l2", "linf"):
+                values = ball | {"norm": norm}
+                keep(folder, 0.5 + 0.02 * i + 0.1 * j + 0.01 * (norm == "l2"), unseen, hparams=values, draw=i)
+            keep(folder, 0.4 + 0.03 * i, unseen, "ERM", hparams={"batch_size": size}, draw=i)
+    keep(folder, 0.5, track=["penalties"], full_curves=True, trial=1)
+    return folder
+
+
+def drawn(name: str, folder: Path, **facts: Any) -> Drawing:
+    return draw(name, folder, collect(folder), **facts)
+
+
+def panel(drawing: Drawing, title: str) -> Axes:
+    return next(axis for axis in drawing.figure.axes if axis.get_title(loc="left") == title)
+
+
+# measures
+
+
+def test_regression_and_its_band_agree_with_scipy() -> None:
+    random = np.random.default_rng(3)
+    x = random.uniform(3, 9, 40)
+    y = 50 + 1.5 * x + random.normal(0, 4, 40)
+    fit = Fit.of(list(x), list(y))
+    line = stats.linregress(x, y)
+    assert fit is not None
+    assert (fit.slope, fit.intercept, fit.slope_error) == pytest.approx(
+        (line.slope, line.intercept, line.stderr), 1e-12
+    )
+    quantile = stats.t(38).isf(0.025)
+    assert fit.slope_half_width == pytest.approx(quantile * line.stderr, rel=1e-12)
+    for place in (2.0, x.mean(), 7.3, 20.0):
+        there = stats.linregress(x - place, y)  # its intercept is the line's value at this place
+        at = np.array([place])
+        assert float(fit.line(at)[0]) == pytest.approx(there.intercept, rel=1e-12)
+        assert float(fit.half_width(at)[0]) == pytest.approx(quantile * there.intercept_stderr, rel=1e-9)
+
+
+@pytest.mark.parametrize("x", [[], [1.0, 2.0], [3.0, 3.0, 3.0]])
+def test_without_three_points_beside_each_other_there_is_no_line(x: list[float]) -> None:
+    assert Fit.of(x, x) is None
+
+
+def test_a_band_covers_the_true_line_as_often_as_it_says() -> None:
+    random, x, covered = np.random.default_rng(5), np.linspace(0, 1, 12), 0
+    for _ in range(600):
+        fit = Fit.of(list(x), list(2 + 3 * x + random.normal(0, 1, 12)))
+        assert fit is not None
+        at = np.array([0.8])
+        covered += abs(float(fit.line(at)[0]) - 4.4) < float(fit.half_width(at)[0])
+    assert abs(covered / 600 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 600)
+
+
+def test_many_values_become_half_decades_and_few_stay() -> None:
+    few = [0.1, 1.0, 10.0]
+    assert levels(few) == {0.1: 0.1, 1.0: 1.0, 10.0: 10.0}
+    many = levels(np.linspace(1.01, 9.9, 30).tolist())
+    assert sorted(set(many.values())) == pytest.approx([10**0.25, 10**0.75])
+    assert all(
+        low <= math.log10(value) < low + 0.5 for value, level in many.items() for low in [math.log10(level) - 0.25]
+    )
+
+
+def test_the_difficulty_of_domains_is_taken_out() -> None:
+    run = plan_run("BackgroundDigits", "DAT", "scene1")
+    easy, hard = (90.0, 92.0), (50.0, 54.0)
+    found = [Point(run, "a", value) for value in easy] + [Point(run, "b", value) for value in hard]
+    assert adjusted(found) == pytest.approx([70.5, 72.5, 69.5, 73.5]), "around the mean of all, 71.5"
+
+
+def test_a_method_has_its_colour_in_whatever_space_it_was_searched() -> None:
+    for variant in ("", "paper"):
+        erm, irm, dat = (Method(name, variant) for name in ("ERM", "IRM", "DAT"))
+        assert slots([dat, erm, irm]) == slots([erm, irm, dat]) == {erm: (0, 0), dat: (1, 0), irm: (2, 0)}
+    assert slots([Method("ERM", "paper"), Method("ERM")]) == {Method("ERM"): (0, 0), Method("ERM", "paper"): (1, 0)}
+
+
+# figures
+
+
+def test_a_legend_stays_within_its_figure_and_leaves_out_what_all_names_share(tmp_path: Path) -> None:
+    for number in range(12):
+        keep(tmp_path, 0.5, variant=f"a long name, number {number}")
+    figure = drawn("curves", tmp_path).figure
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+    other = tmp_path / "alike"
+    for algorithm in ("ERM", "DAT"):
+        keep(other, 0.5, algorithm=algorithm, variant="paper")
+    texts = drawn("curves", other).figure.legends[0].get_texts()
+    assert [text.get_text() for text in texts] == ["ERM", "DAT"]
+
+
+def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: Path) -> None:
+    axis = panel(drawn("batch-size", fill(tmp_path)), "ERM")
+    dots, _ = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert sorted(dots.round(9).tolist()) == [[8, 40], [16, 43], [32, 46], [64, 49], [128, 52]]
+    assert {line.get_label() for line in axis.lines} == set(SCENES)
+    assert (
+        drawn("batch-size", tmp_path, algorithms=["ERM"])
+        .sentences[0]
+        .startswith("ERM on scene1: +3.00 ± 0.00 points for every doubling of the batch (95 % confidence, 5 runs)")
+    )
+
+
+def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.5)):
+        for trial in range(2):
+            for j, unseen in enumerate(("scene1", "scene2", "scene3", "scene4")):
+                keep(tmp_path, level + 0.02 * trial + 0.01 * j, unseen, algorithm, trial=trial)
+    drawing = drawn("methods", tmp_path)
+    (axis,) = drawing.figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["IRM", "ERM", "DAT"]
+    means = [bar.lines[0].get_xdata()[0] for bar in axis.containers]
+    assert means == pytest.approx([52.5, 62.5, 72.5])
+    assert drawing.sentences == ["best on average: DAT, 72.5 ± 0.7 %"]
+    with pytest.raises(TooFew, match="two methods"):
+        drawn("methods", tmp_path, algorithms=["DAT"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_methods_that_tie_are_all_named(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.5), ("CORAL", 0.5), ("DAT", 0.5)):
+        for unseen in ("scene1", "scene2", "scene3", "scene4"):
+            keep(tmp_path, level, unseen, algorithm)
+    drawing = drawn("methods", tmp_path)
+    (sentence,) = drawing.sentences
+    assert sentence.startswith("best on average, alike: ") and all(
+        f"{name}, 50.0 %" in sentence for name in ("ERM", "CORAL", "DAT")
+    )
+    low, high = drawing.figure.axes[0].get_xlim()
+    assert low < 50 < high
+
+
+def test_a_method_far_below_is_a_number_at_the_edge(tmp_path: Path) -> None:
+    for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.1)):
+        for unseen in ("scene1", "scene2", "scene3", "scene4"):
+            keep(tmp_path, level, unseen, algorithm)
+    (axis,) = drawn("methods", tmp_path).figure.axes
+    assert [text.get_text() for text in axis.texts] == ["◂ 10.0"] and len(axis.containers) == 2
+    left, right = axis.get_xlim()
+    assert 50 < left < 60 and 70 < right < 75
+
+
+def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
+    for eps, alpha, values in ((0.1, 0.01, (0.5, 0.6)), (0.1, 0.1, (0.6, 0.7)), (1.0, 0.1, (0.7, 0.8))):
+        for trial in range(2):
+            for unseen, value in zip(SCENES, values, strict=True):
+                keep(tmp_path, value + 0.02 * trial, unseen, hparams={"eps": eps, "alpha": alpha}, trial=trial)
+    drawing = drawn("eps-alpha", tmp_path)
+    axis = panel(drawing, "DAT, l2")
+    mesh = np.ma.filled(axis.collections[0].get_array(), np.nan)
+    assert mesh == pytest.approx(np.array([[56.0, np.nan], [66.0, 76.0]]), nan_ok=True)
+    assert [text.get_text() for text in axis.texts] == ["56.0\nn = 4", "66.0\nn = 4", "76.0\nn = 4"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "1"]
+    assert drawing.sentences == ["DAT, l2: best around eps 1, alpha 0.1, 76.0 %"]
+
+
+def test_figures_go_by_the_rule_of_the_dataset(tmp_path: Path) -> None:
+    """NICO's training domains are not judged: there is a validation domain."""
+    for number, (eps, alpha) in enumerate(((0.1, 0.01), (1.0, 0.01), (0.1, 0.1), (1.0, 0.1))):
+        ball = {"eps": eps, "alpha": alpha}
+        run = plan_run("NICO", "DAT", ["test"], steps=11, evaluate_every=10, draw=number, hparams=ball)
+        kept = RunFolder(tmp_path, run)
+        kept.create()
+        for step, domain in ((step, domain) for step in (0, 10) for domain in ("validation", "test")):
+            kept.append([Record(run.id, step, domain, "in", 0.5 + 0.01 * step + 0.1 * number, 1.0, 1.0)])
+        kept.append([Status(run.id, 10, "done", "")])
+    assert drawn("eps-alpha", tmp_path).sentences == ["DAT, l2: best around eps 1, alpha 0.1, 90.0 %"]
+    with pytest.raises(TooFew):
+        drawn("eps-alpha", tmp_path, rule="training-domain")
+
+
+def test_norms_are_selected_apart(tmp_path: Path) -> None:
+    for norm, values in (("l2", (0.6, 0.7)), ("linf", (0.8, 0.5))):
+        for trial, value in enumerate(values):
+            keep(tmp_path, value, hparams={"norm": norm}, trial=trial)
+    sentences = drawn("norms", tmp_path).sentences
+    assert sentences == ["DAT, l2: 65.0 ± 3.5 % on average", "DAT, linf: 65.0 ± 10.6 % on average"]
+
+
+def test_radii_are_joined_by_their_means(tmp_path: Path) -> None:
+    for eps, values in ((0.1, (0.5, 0.6)), (1.0, (0.7, 0.9))):
+        for trial, value in enumerate(values):
+            keep(tmp_path, value, hparams={"eps": eps}, trial=trial)
+    axis = panel(drawn("radius", tmp_path), "DAT, l2")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0.1, 55.0], [1.0, 80.0]]))
+
+
+def test_penalties_are_means_over_domains_and_runs(tmp_path: Path) -> None:
+    axis = panel(drawn("penalties", fill(tmp_path)), "Penalty of IRM")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.5], [10, 10.5]])) and axis.get_yscale() == "log"
+    assert panel(drawn("penalties", tmp_path), "Penalty of LDAT").get_yscale() == "linear", "it may be negative"
+
+
+def test_curves_mark_what_was_selected(tmp_path: Path) -> None:
+    keep(tmp_path, 0.6)
+    keep(tmp_path, 0.8, trial=1)
+    axis = panel(drawn("curves", tmp_path), "scene1")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 10.0], [10, 70.0]]))
+    (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert marks.tolist() == [[10, 60], [10, 80]]
+    runs = [np.asarray(line.get_xydata()).tolist() for line in axis.lines[1:]]
+    assert runs == [[[0, 10], [10, pytest.approx(60)]], [[0, 10], [10, pytest.approx(80)]]]
+    for trial in range(2, 6):
+        keep(tmp_path, 0.7, trial=trial)
+    axis = panel(drawn("curves", tmp_path), "scene1")
+    assert len(axis.lines) == 1, "of six runs the standard error tells more"
+
+
+def test_memory_is_what_images_trained_on_have_over_others_of_their_domains(tmp_path: Path) -> None:
+    for trial in (0, 1):
+        keep(tmp_path, 0.6, trial=trial, full_curves=True)
+    keep(tmp_path, 0.7, algorithm="ERM")
+    drawing = drawn("memory", tmp_path)
+    axis = panel(drawing, "scene1")
+    assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.0], [10, 10.0]]))
+    (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
+    assert marks == pytest.approx(np.array([[10, 10], [10, 10]]))
+    assert drawing.sentences == ["DAT, scene1 unseen: +10.0 ± 0.0 points after 10 steps"], "ERM was not judged there"
+
+
+def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
+    """Not to what a network has after one step, unless that is what was chosen."""
+    keep(tmp_path, 0.6)
+    low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
+    assert 10 < low < 60 < high
+    keep(tmp_path, 0.05, trial=1)
+    low, high = panel(drawn("curves", tmp_path), "scene1").get_ylim()
+    assert low < 5 and high > 60
+
+
+def test_a_course_has_room_for_what_was_chosen_and_for_all_that_came_later() -> None:
+    at_first = LearningCurve(Method("ERM"), (0, 10), (10.0, 60.0), (0.0, 0.0), ((0, 10.0, 0),), ((10.0, 60.0),))
+    low, high = _limits([at_first])
+    assert low < 10 and high > 60
+    later = LearningCurve(
+        Method("ERM"), (100, 200), (40.0, 80.0), (0.0, 0.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,))
+    )
+    low, high = _limits([later])
+    assert low < 30 and high > 80
+    once = LearningCurve(Method("ERM"), (0,), (10.0,), (0.0,), ((0, 10.0, 0),), ((10.0,),))
+    assert _limits([once]) == (9.5, 10.5)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_what_a_choice_from_some_draws_is_expected_to_reach(k: int) -> None:
+    """Against every set of k, in which the rule's favourite is the first."""
+    ranked = [60.0, 72.0, 55.0, 70.0, 41.0]
+    assert expected(ranked, k) == pytest.approx(np.mean([min(s)[1] for s in combinations(enumerate(ranked), k)]))
+
+
+def test_draws_show_how_much_searching_buys(tmp_path: Path) -> None:
+    """The oracle prefers what is best on the unseen domain, training-domain validation the last draw: a tie."""
+    for number, accuracy in enumerate((0.5, 0.9, 0.6)):
+        for unseen in SCENES:
+            keep(tmp_path, accuracy, unseen, draw=number)
+            keep(tmp_path, accuracy + 0.02, unseen, draw=number, trial=1)
+    keep(tmp_path, 0.3, algorithm="ERM")
+    drawing = drawn("draws", tmp_path)
+    assert [axis.get_title(loc="left") for axis in drawing.figure.axes] == [
+        "by training-domain validation",
+        "by oracle validation",
+    ]
+    by_training, by_oracle = (axis.lines[0].get_xydata() for axis in drawing.figure.axes)
+    assert by_oracle == pytest.approx(np.array([[1, 203 / 3], [2, 81.0], [3, 91.0]]))
+    assert by_training == pytest.approx(np.array([[1, 203 / 3], [2, (61 + 61 + 91) / 3], [3, 61.0]]))
+    assert drawing.sentences[1] == "DAT by oracle validation: 67.7 ± 0.7 % with 1 draw, 91.0 ± 0.7 with 3"
+    assert len(drawing.sentences) == 2, "ERM was not judged on every domain"
+
+
+# files
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("full"))
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_files_of_every_form_are_the_same_every_time(full: Path, tmp_path: Path, form: str, start: bytes) -> None:
+    files = [tmp_path / f"{i}.{form}" for i in range(2)]
+    for file in files:
+        assert exit_status("figure", "norms", full, "--out", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes() and files[0].read_bytes().startswith(start)
+
+
+def test_every_figure_is_in_the_page_in_light_and_dark(full: Path, tmp_path: Path) -> None:
+    text = write_page(full, tmp_path / "page.html")[0].read_text()
+    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 2), "curves and methods are the page's own"
+    assert "points for every doubling" in text
+    pictures = [base64.b64decode(own).decode() for own in re.findall(r"svg\+xml;base64,([^\"]+)", text)]
+    dark, light = pictures[0], pictures[1]
+    assert "#ffffff" in light and not re.search("#(ffffff|1d2024)", dark) and "#15171b" in dark
+
+
+def test_dots_beyond_number_become_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.reports.figures.ablations.RASTER", 2)
+    assert exit_status("figure", "batch-size", fill(tmp_path), "--out", tmp_path / "a.svg") == 0
+    assert "data:image/png" in (tmp_path / "a.svg").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "curves"])
+def test_too_few_runs_are_one_line_with_the_command_that_would_help(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path, 0.5)
+    assert exit_status("figure", name, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "BackgroundDigits, this figure needs" in error
+    assert f"--out {tmp_path}" in error and not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("radios", "."), "did you mean 'radius'"),
+        (("curves", ".", "--dataset", "PACS"), "unknown dataset in"),
+        (("curves", ".", "--algorithms", "ERM,DTA"), "did you mean 'DAT'"),
+        (("curves", ".", "--selection", "luck"), "selection rule"),
+        (("curves", ".", "--out", "a.gif"), ".png, .pdf or .svg"),
+        (("curves", "absent"), "not a folder"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: Sequence[str], says: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(full)
+    assert exit_status("figure", *arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1

@@ -1,0 +1,178 @@
+"""Collecting records: every run of a folder, and what is damaged or foreign beside them."""
+
+import gc
+import json
+import random
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from domainwise.core.errors import UserError
+from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.runs import FORMAT
+from domainwise.protocol.selection import Curve
+from domainwise.sweeps.collection import Collection, collect, read_curve, with_companions
+from handmade_records import a_run, colours, rows, write_done_run, write_run
+
+
+def test_every_run_of_a_folder_is_found_ended_or_not(tmp_path: Path) -> None:
+    runs = [a_run(draw=draw) for draw in range(4)]
+    for run, ended in zip(runs, ("done", "diverged", "failed", ""), strict=True):
+        write_run(tmp_path, run, ended=ended)
+    RunFolder(tmp_path, a_run(draw=4)).create()
+    found = collect(tmp_path)
+    assert {c.run for c in found.curves} == set(runs) and found.notes == (), "one that was never judged has no curve"
+    assert {run.draw: found.statuses[run.id].status for run in runs[:3]} == {0: "done", 1: "diverged", 2: "failed"}
+    assert set(found.statuses) == {run.id for run in runs[:3]}
+
+
+def test_an_empty_folder_and_none_at_all(tmp_path: Path) -> None:
+    assert collect(tmp_path) == Collection((), {}, ())
+    for path in (tmp_path / "missing", tmp_path / "file"):
+        (tmp_path / "file").touch()
+        with pytest.raises(UserError, match="is not a folder: give the folder of a sweep"):
+            collect(path)
+
+
+def test_foreign_files_and_folders_are_left_alone(tmp_path: Path) -> None:
+    kept = write_run(tmp_path, a_run())
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "plan.json").write_text("{}")
+    (tmp_path / "jobs" / "1").mkdir(parents=True)
+    (kept.path / "claim.1").touch()
+    found = collect(tmp_path)
+    assert [c.run for c in found.curves] == [kept.run] and found.notes == ()
+
+
+def test_a_file_cut_short_counts_up_to_its_last_whole_evaluation(tmp_path: Path) -> None:
+    kept = write_run(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]}, ended="")
+    whole = kept.records_file.read_bytes()
+    kept.records_file.write_bytes(whole[:-7])
+    (found,) = collect(tmp_path).curves
+    assert found.steps == (0, 10) and list(found.accuracy["scene1", "in"]) == [0.1, 0.2]
+    kept.records_file.write_bytes(whole[:7])
+    assert collect(tmp_path) == Collection((), {}, (), (kept.run,))
+
+
+def test_the_folder_of_one_run_holds_that_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, a_run(trial=1))
+    kept = write_run(tmp_path, a_run())
+    assert collect(kept.path).runs == (kept.run,) and collect(kept.path).curves[0].steps
+    monkeypatch.chdir(kept.path)
+    assert collect(Path()).runs == (kept.run,)
+
+
+FUTURE = a_run(draw=1).describe() | {"something": "new"}
+FOREIGN = {
+    "future format": json.dumps(FUTURE | {"format": FORMAT + 1}),
+    "future field": json.dumps(FUTURE),
+    "no domains": json.dumps({"format": FORMAT}),
+    "cut": json.dumps(FUTURE)[:100],
+    "empty": "",
+    "object": "{}",
+    "list": "[]",
+    "null": "null",
+    "string": '"run"',
+    "bytes": "\xff",
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_run_is_passed_over_with_a_note_and_the_rest_is_read(tmp_path: Path, text: str) -> None:
+    good = write_run(tmp_path, a_run())
+    (tmp_path / "0foreign").mkdir()
+    (tmp_path / "0foreign" / "run.json").write_bytes(text.encode("latin-1"))
+    found = collect(tmp_path)
+    assert [c.run for c in found.curves] == [good.run]
+    (note,) = found.notes
+    assert "0foreign" in note and "skipped" in note and "\n" not in note
+
+
+FIRST = asdict(rows(a_run())[0])
+DAMAGE = {
+    "cut": b"{",
+    "text": b"garbage",
+    "blank": b"",
+    "number": b"7",
+    "list": b"[]",
+    "bytes": b"\xff\xff",
+    "fields": b'{"step": 0}',
+    "no accuracy": json.dumps(FIRST | {"accuracy": None}).encode(),
+    "accuracy in words": json.dumps(FIRST | {"accuracy": "high"}).encode(),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_records_are_passed_over_with_a_note_and_the_rest_is_read(tmp_path: Path, line: bytes) -> None:
+    good, bad = write_run(tmp_path, a_run()), write_run(tmp_path, a_run(draw=1))
+    _, *rest = bad.records_file.read_bytes().split(b"\n")
+    bad.records_file.write_bytes(b"\n".join([line, *rest]))
+    found = collect(tmp_path)
+    assert [c.run for c in found.curves] == [good.run]
+    (note,) = found.notes
+    assert bad.run.id in note and "line 1" in note and "\n" not in note
+
+
+def test_a_curve_has_the_companions_of_its_own_settings(tmp_path: Path) -> None:
+    for eps in (1.0, 9.0):
+        for unseen in (["-90%"], ["-90%", "+80%"], ["-90%", "+90%"]):
+            write_done_run(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+    curves = with_companions(collect(tmp_path).curves)
+    assert len(curves) == 2 and all(set(curve.companions) == {"+80%", "+90%"} for curve in curves)
+    for curve in curves:
+        assert {other.run.hparams["eps"] for other in curve.companions.values()} == {curve.run.hparams["eps"]}
+
+
+def test_a_copy_of_a_runs_folder_is_not_counted_twice(tmp_path: Path) -> None:
+    kept = write_run(tmp_path, a_run())
+    shutil.copytree(kept.path, tmp_path / f"{kept.run.id} (copy)")
+    found = collect(tmp_path)
+    assert [c.run for c in found.curves] == [kept.run]
+    (note,) = found.notes
+    assert "(copy)" in note
+
+
+@pytest.mark.parametrize("kind", ["even", "cut", "uneven", "repeated", "disordered", "strange", "shifted", "backwards"])
+def test_the_fast_reader_reads_what_the_slow_one_reads(tmp_path: Path, kind: str) -> None:
+    luck = random.Random(kind)
+    for number in range(25):
+        run = a_run(draw=number)
+        steps = sorted(luck.sample(range(100), luck.randrange(0, 6)))
+        found = [Record(**(asdict(row) | {"accuracy": luck.random()})) for row in rows(run, steps=steps)]
+        if kind == "cut":
+            found = found[: luck.randrange(len(found) + 1)]
+        if kind in ("uneven", "strange"):
+            found = [row for row in found if luck.random() < 0.8]
+        if kind in ("repeated", "strange"):
+            found = [row for row in found for _ in range(1 + (luck.random() < 0.2))]
+        if kind in ("disordered", "strange"):
+            luck.shuffle(found)
+        if kind == "backwards":
+            found.sort(key=lambda row: -row.step)
+        if kind == "shifted" and len(steps) > 1:
+            where = luck.randrange(0, len(found) - 5)
+            found[where + 5 if luck.random() < 0.5 else where] = found[where]  # one twice, in place of its next
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append([*found, *([Status(run.id, 20, "done", "")] if luck.random() < 0.5 else [])])
+        (fast, status), (records, expected) = read_curve(folder), folder.read()
+        slow = Curve.of(run, records)
+        assert status == expected and fast.run == slow.run and fast.steps == slow.steps
+        assert set(fast.accuracy) == set(slow.accuracy)
+        for part, values in slow.accuracy.items():
+            np.testing.assert_array_equal(fast.accuracy[part], values)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collecting_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool) -> None:
+    try:
+        (gc.enable if enabled else gc.disable)()
+        collect(tmp_path)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

@@ -1,0 +1,107 @@
+"""`make reproduce-NAME`: every command it would give is one, and every experiment is published and continued."""
+
+import gzip
+import json
+import re
+import shlex
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from commands import commands
+from documents import ROOT
+from domainwise.cli import app
+
+NAMES = re.findall(r"^EXPERIMENTS := (.*)$", (ROOT / "experiments.mk").read_text(), re.MULTILINE)[0].split()
+"""Those that can be published and continued."""
+
+
+def recipe(target: str, *words: str) -> list[list[str]]:
+    """The domainwise commands of a target, without running any."""
+    command = ["make", "-n", "--no-print-directory", target, "DOMAINWISE=domainwise", *words]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [shlex.split(line[line.index("domainwise") :])[1:] for line in lines if "domainwise" in line]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_unpacks_trains_and_publishes(name: str) -> None:
+    given = recipe(f"reproduce-{name}", "OPTIONS=--seed 7")
+    assert given[0] == ["unpack", f"results/{name}", f"runs/{name}"]
+    assert given[-1] == ["publish", f"runs/{name}", f"results/{name}"]
+    trained = [words for words in given if words[0] in ("sweep", "reproduce")]
+    assert trained and all(words[words.index("--out") + 1] == f"runs/{name}" for words in trained)
+    assert all(words[-2:] == ["--seed", "7"] for words in trained)
+    program = typer.main.get_command(app)
+    for words in given:
+        program.make_context("domainwise", list(words))
+        program.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pacs")])
+def test_an_experiment_continues_what_is_published(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    domainwise = commands(capsys)
+    assert domainwise("unpack", ROOT / "results" / name, tmp_path / "runs").status == 0
+    for words in recipe(f"reproduce-{name}"):
+        if words[0] in ("sweep", "reproduce"):
+            words[words.index("--out") + 1] = str(tmp_path / "runs")
+            told = domainwise(*words, "--dry-run", "--json")
+            assert told.status == 0 and json.loads(told.out)["missing"] == 0, words
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("reproduce-pacs", "pacs"), ("reproduce-pacs-search", "pacs-search"), ("heatmaps-pacs", "pacs-heatmaps")],
+)
+def test_what_is_published_of_pacs_is_what_was_planned(target: str, name: str) -> None:
+    """The files that its weights come from are part of its runs, and not everywhere: so by what the plans say."""
+    plans = [json.loads(file.read_text()) for file in (ROOT / "results" / name / "plans").glob("*.json")]
+    with gzip.open(ROOT / "results" / name / "runs.jsonl.gz", "rt") as lines:
+        runs = [json.loads(line)["run"] for line in lines]
+    published = {(run["network"], str(run["steps"]), run["precision"]) for run in runs}
+    for words in recipe(target):
+        if words[0] == "sweep":
+            given = dict(zip(words[1::2], words[2::2], strict=True))
+            assert {(given["--network"], given["--steps"], given["--precision"])} == published
+            assert any(
+                plan["algorithms"] == given["--algorithms"].split(",")
+                and (plan["draws"], plan["trials"]) == (int(given["--hparams"]), int(given["--trials"]))
+                and plan["test_domains"] == given.get("--test-domains", "").split()
+                and plan["space"] == "domainbed"
+                for plan in plans
+            ), words
+
+
+def test_heatmaps_are_of_our_drawings_and_of_sketches() -> None:
+    trained, on_drawings, on_sketches, published = recipe("heatmaps-pacs", "OPTIONS=--seed 7")
+    assert (trained[0], trained[-2:], published[0]) == ("sweep", ["--seed", "7"], "publish")
+    assert on_drawings.count("--images") == 7 and "--images" not in on_sketches
+    program = typer.main.get_command(app)
+    for words in (on_drawings, on_sketches):
+        program.commands[words[0]].make_context(words[0], words[1 : words.index(">")])  # type: ignore[attr-defined]
+        assert words[1] == trained[trained.index("--out") + 1] == published[1]
+
+
+def test_every_method_is_tried_on_backgrounds() -> None:
+    from domainwise.algorithms import ALGORITHMS
+
+    sweeps = [words for words in recipe("reproduce-backgrounds") if words[0] == "sweep"]
+    tried = [name for words in sweeps for name in words[words.index("--algorithms") + 1].split(",")]
+    assert sorted(tried) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
+    from domainwise.sweeps.plan import search_space
+
+    for words in recipe(f"reproduce-{name}"):
+        if words[0] != "sweep":
+            continue
+        given = {after.split("=")[0] for word, after in pairwise(words) if word in ("--hparam", "--grid")}
+        algorithms = words[words.index("--algorithms") + 1].split(",")
+        assert given <= {key for algorithm in algorithms for key in search_space(algorithm, "small")}

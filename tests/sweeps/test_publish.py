@@ -1,0 +1,209 @@
+"""Published records: small, and as good as the sweep's own folder for every rule, command and continuation."""
+
+import gzip
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLock
+from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES
+from domainwise.protocol.statistics import choices
+from domainwise.reports.publish import comparable_runs, publish, unpack
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.plan import plan_sweep, planned_runs
+from domainwise.sweeps.published import FILE, read_published
+from domainwise.sweeps.status import sweep_progress
+from domainwise.sweeps.tables import groups
+
+PLAN = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=3, trials=2, pairs=True, steps=201, evaluate_every=20)
+IMAGES = {"+90%": 4666, "+80%": 4666, "-90%": 4667}
+
+
+def rows(run: Run, luck: random.Random) -> list[Record]:
+    """Accuracies as counted: so close together that rounding them would change what is selected."""
+    parts = [(domain, "out") for domain in run.train_domains]
+    parts += [(domain, split) for domain in run.test_domains for split in ("in", "out")]
+    return [
+        Record(run.id, step, *part, luck.randint(3000, 3003) / IMAGES[part[0]], luck.random(), 0.1234 * step)
+        for step in range(0, run.steps, run.evaluate_every)
+        for part in parts
+    ]
+
+
+def keep(folder: Path, run: Run, luck: random.Random, ended: bool = True) -> None:
+    kept = RunFolder(folder, run)
+    kept.create()
+    status = Status(run.id, run.steps - 1, "done", "", "a card", "domainwise abc, torch 2", "2026-11-15")
+    kept.append([*rows(run, luck), *([status] if ended else [])])
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, luck = tmp_path_factory.mktemp("sweep"), random.Random(1)
+    for run in planned_runs([PLAN]):
+        keep(folder, run, luck)
+    PLAN.save(folder)
+    return folder
+
+
+def test_every_rule_chooses_the_same(sweep: Path, tmp_path: Path) -> None:
+    done = publish(sweep, tmp_path)
+    assert (done.runs, done.unfinished, done.of_unfinished_draws) == (len(PLAN.runs()), 0, 0)
+    for own, published in zip(groups(collect(sweep)), groups(collect(tmp_path)), strict=True):
+        for rule in RULES:
+            assert choices(published.curves, rule) == choices(own.curves, rule)
+    assert {rule for rule in RULES if choices(groups(collect(tmp_path))[0].curves, rule)} == {
+        "training-domain",
+        "oracle",
+        "leave-one-domain-out",
+    }
+
+
+def test_the_file_is_small_and_the_same_every_time(sweep: Path, tmp_path: Path) -> None:
+    first, second = publish(sweep, tmp_path / "a").file, publish(sweep, tmp_path / "b").file
+    assert first.read_bytes() == second.read_bytes()
+    values = sum(len(one.steps) * len(one.accuracy) for one in read_published(tmp_path / "a"))
+    assert first.stat().st_size < 10 * values
+
+
+def test_only_whole_draws_are_published(tmp_path: Path) -> None:
+    plan = replace(PLAN, pairs=False)
+    runs, luck = plan.runs(), random.Random(2)
+    unfinished = next(run for run in runs if run.draw == 1)
+    for run in runs:
+        if run.draw < 2:
+            keep(tmp_path / "sweep", run, luck, ended=run != unfinished)
+    alone = replace(unfinished, seed=5)
+    keep(tmp_path / "sweep", alone, luck)
+    plan.save(tmp_path / "sweep")
+    done = publish(tmp_path / "sweep", tmp_path / "published")
+    kept = {one.run.id for one in read_published(tmp_path / "published")}
+    assert kept == {run.id for run in runs if run.draw == 0} | {alone.id}, "a run of no plan is its own"
+    assert (done.unfinished, done.of_unfinished_draws) == (1, len(runs) // 3 - 1)
+    stands = sweep_progress(tmp_path / "published", runs)
+    assert (stands.done, stands.remaining) == (len(runs) // 3, 2 * len(runs) // 3), "the plan tells what is missing"
+
+
+def test_trials_are_left_out_where_no_draw_has_ended_in_all() -> None:
+    plan = replace(PLAN, pairs=False, draws=2, trials=3)
+    of = {cell: {run.id for run in plan.runs() if (run.draw, run.trial) == cell} for cell in ((0, 0), (0, 1), (1, 0))}
+    ended = set().union(*of.values())
+    assert comparable_runs([plan], plan.runs(), ended) == of[0, 0] | of[0, 1], "one draw in two trials"
+    assert comparable_runs([plan], plan.runs(), of[0, 0] | of[1, 0]) == of[0, 0] | of[1, 0], "two draws in one trial"
+
+
+def test_a_run_of_two_plans_counts_where_its_draw_is_whole() -> None:
+    small, large = replace(PLAN, algorithms=("ERM",), trials=1), replace(PLAN, algorithms=("ERM",), trials=2)
+    ended = {run.id for run in small.runs()}
+    ended |= {run.id for run in large.runs() if (run.draw, run.trial) == (0, 1)}
+    assert comparable_runs([large], large.runs(), ended) == {run.id for run in large.runs() if run.draw == 0}
+    assert comparable_runs([large, small], large.runs(), ended) == ended
+
+
+def test_a_sweep_continues_from_what_was_published(sweep: Path, tmp_path: Path) -> None:
+    publish(sweep, tmp_path / "published")
+    runs = planned_runs([PLAN])
+    begun = RunFolder(tmp_path / "again", runs[0])
+    begun.create()
+    begun.append(rows(runs[0], random.Random(9))[:4])
+    begun.save_checkpoint({"next_step": 1})
+    keep(tmp_path / "again", runs[1], random.Random(9))
+    own = RunFolder(tmp_path / "again", runs[1]).read()
+    assert unpack(tmp_path / "published", tmp_path / "again") == (len(runs) - 1, 1)
+    assert RunFolder(tmp_path / "again", runs[1]).read() == own, "what had ended there stays"
+    assert not begun.checkpoint_file.exists()
+    assert sweep_progress(tmp_path / "again", runs).done == len(runs)
+    for run in runs[2:] + runs[:1]:
+        before, status = RunFolder(sweep, run).read()
+        after, again = RunFolder(tmp_path / "again", run).read()
+        assert again == status and again is not None and (again.device, again.date) == ("a card", "2026-11-15")
+        assert [row.accuracy for row in after] == [row.accuracy for row in before]
+        assert [row.loss for row in after] == pytest.approx([row.loss for row in before], rel=1e-2)
+        assert [row.seconds for row in after] == pytest.approx([row.seconds for row in before], abs=0.06)
+    publish(tmp_path / "again", tmp_path / "twice")
+    assert len(read_published(tmp_path / "twice")) == len(runs)
+
+
+def test_a_run_that_is_being_trained_is_left_alone(sweep: Path, tmp_path: Path) -> None:
+    publish(sweep, tmp_path / "published")
+    kept = RunFolder(tmp_path / "again", PLAN.runs()[0])
+    kept.create()
+    kept.save_checkpoint({"step": 1})
+    with RunLock(kept.path) as claim:
+        assert unpack(tmp_path / "published", tmp_path / "again") == (len(PLAN.runs()) - 1, 1)
+        claim.ensure_owned()
+        assert kept.load_checkpoint() == {"step": 1} and kept.status() is None
+    assert unpack(tmp_path / "published", tmp_path / "again") == (1, len(PLAN.runs()) - 1)
+    assert kept.load_checkpoint() is None and not list(tmp_path.glob("again/*/claim.*"))
+
+
+def test_a_run_that_failed_before_its_first_evaluation_is_published_as_such(tmp_path: Path) -> None:
+    run = PLAN.runs()[0]
+    kept = RunFolder(tmp_path / "sweep", run)
+    kept.create()
+    kept.append([Status(run.id, 0, "failed", "the roof fell in")])
+    publish(tmp_path / "sweep", tmp_path / "published")
+    assert sweep_progress(tmp_path / "published", [run]).failed[0].reason == "the roof fell in"
+    assert collect(tmp_path / "published").curves == () and collect(tmp_path / "published").runs == (run,)
+
+
+def test_penalties_and_audits_are_published_too(tmp_path: Path) -> None:
+    run = replace(PLAN.runs()[0], track=("penalties",))
+    keep(tmp_path / "sweep", run, random.Random(3))
+    kept = RunFolder(tmp_path / "sweep", run)
+    kept.append_penalties([PenaltyRecord(run.id, 0, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
+    kept.save_audit({"sentence": "Follows colour."})
+    publish(tmp_path / "sweep", tmp_path / "published")
+    (one,) = read_published(tmp_path / "published")
+    assert one.audit == {"sentence": "Follows colour."}
+    assert one.penalties == (PenaltyRecord(run.id, 0, "+80%", 1.2346, 0.0, -2.5, 1e-9),)
+    unpack(tmp_path / "published", tmp_path / "again")
+    again = RunFolder(tmp_path / "again", run)
+    assert again.read_audit() == one.audit and tuple(again.read_penalties()) == one.penalties
+
+
+def test_the_commands(sweep: Path, tmp_path: Path, domainwise: Command) -> None:
+    target = tmp_path / "published"
+    told = domainwise("publish", sweep, target)
+    assert told.status == 0 and f"{len(PLAN.runs())} runs" in told.out and "left out" not in told.out
+    own, published = (domainwise("table", folder, "--selection", "all", "--json") for folder in (sweep, target))
+    assert own.status == 0 and own.out == published.out
+    text = (target / "tables.md").read_text()
+    assert "oracle validation" in text and f"{len(PLAN.runs())} runs: a card, domainwise abc, torch 2, 2026" in text
+    assert f"{len(PLAN.runs())} done" in domainwise("status", target).out
+    assert domainwise("figure", "curves", target, "--out", tmp_path / "curves.svg").status == 0
+    page = domainwise("report", target, "--out", tmp_path / "page.html")
+    assert page.status == 0 and "2 algorithms" in (tmp_path / "page.html").read_text()
+    unpacked = domainwise("unpack", target, tmp_path / "again", "--json")
+    assert json.loads(unpacked.out) == {"written": len(PLAN.runs()), "there_already": 0}
+
+
+def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwise: Command) -> None:
+    publish(sweep, tmp_path / "published")
+    (tmp_path / "empty").mkdir()
+    for words in (
+        ("publish", tmp_path / "published", tmp_path / "x"),
+        ("publish", tmp_path / "empty", tmp_path / "x"),
+        ("publish", tmp_path / "nowhere", tmp_path / "x"),
+        ("unpack", sweep, tmp_path / "x"),
+        ("export-domainbed", tmp_path / "published", tmp_path / "x"),
+    ):
+        assert domainwise(*words).is_one_line_error, words
+        assert not (tmp_path / "x").exists()
+    before = sorted(sweep.iterdir())
+    assert domainwise("publish", sweep, sweep).is_one_line_error and sorted(sweep.iterdir()) == before
+    keep(tmp_path / "other", PLAN.runs()[0], random.Random(2))
+    for words in (("publish", sweep, tmp_path / "other"), ("unpack", tmp_path / "published", tmp_path / "published")):
+        before = sorted(words[2].iterdir())
+        assert domainwise(*words).is_one_line_error and sorted(words[2].iterdir()) == before
+    for damage in (b"\x1f\x8b", gzip.compress(b'{"run": 1}\n'), gzip.compress(b"nonsense\n")):
+        (tmp_path / "empty" / FILE).write_bytes(damage)
+        with pytest.raises(UserError, match="no published records"):
+            collect(tmp_path / "empty")

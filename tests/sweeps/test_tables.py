@@ -1,0 +1,337 @@
+"""Tables in every form, and where a sweep stands, from records made by hand."""
+
+import csv
+import io
+import re
+import shutil
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from commands import Command, standard_json
+from domainwise.core.locks import RunLock
+from domainwise.core.phrasing import counted, duration
+from domainwise.core.table import comma_separated
+from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.selection import Column, Method
+from domainwise.sweeps.collection import collect
+from domainwise.sweeps.events import mark_failed
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.tables import AccuracyTable, AccuracyTables, tables
+from handmade_records import COLOURS, colours, write_done_run, write_sweep
+from scores import scores
+
+FORMATS = ("terminal", "markdown", "latex", "csv", "json")
+
+
+# forms
+
+SCORES = scores(
+    {
+        "ERM": {"photo": {0: 70.0, 1: 72.0}, "sketch": {0: 60.0, 1: 60.0}},
+        "DAT": {"photo": {0: 69.0, 1: 70.0}, "sketch": {0: 65.0, 1: 64.0}},
+        "AT": {"photo": {0: 31 / 3}},
+    }
+)
+PHOTO, SKETCH = Column("photo"), Column("sketch")
+TABLE = AccuracyTable.of("PACS", "oracle", SCORES, ("ERM", "DAT", "AT"))
+NAMES = ("a|b", "50% & _more_ #1", r"{x} $y$ \z ~ ^", "[bold]", "ä → ö")
+AWKWARD = {Column(name): {0: 10.0 * i, 1: 10.0 * i} for i, name in enumerate(NAMES)}
+AWKWARD_TABLE = AccuracyTable.of(
+    "My|data_[/1]", "oracle", {Method("ERM"): AWKWARD, Method("DAT", "l2, a|b_c [x]"): AWKWARD}
+)
+
+
+def printed(table: AccuracyTable, width: int = 120, style: str | None = None) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=style is not None, color_system=style)  # type: ignore[arg-type]
+    console.print(table)
+    return out.getvalue()
+
+
+def test_a_table_holds_cells_averages_and_differences_by_hand() -> None:
+    erm, dat, at = TABLE.rows
+    assert (erm.cells[PHOTO].mean, erm.cells[PHOTO].n) == (71.0, 2)
+    assert erm.cells[PHOTO].error == pytest.approx(1 / 2**0.5) and erm.average and erm.average.mean == 65.5
+    assert dat.difference and (dat.difference.mean, dat.difference.ahead, dat.difference.behind) == (1.5, 2, 2)
+    assert at.average is None and SKETCH not in at.cells and erm.difference is None
+    assert "oracle validation" in TABLE.caption and "PACS" in TABLE.title
+
+
+def test_the_best_of_every_column_is_bold_in_a_terminal() -> None:
+    bold = re.findall(r"\x1b\[1m([\d.]+ ± [\d.]+)\x1b\[0m", printed(TABLE, style="standard"))
+    assert bold == ["71.0 ± 0.7", "64.5 ± 0.4", "67.0 ± 0.0"]
+
+
+def test_a_terminal_table_says_what_is_missing_and_how_points_were_chosen() -> None:
+    text = printed(TABLE)
+    assert "not run" in text and "minus ERM" in text and "oracle validation" in text
+    assert all(name in printed(AWKWARD_TABLE, 200) for name in [*NAMES, "My|data_[/1]", "DAT (l2, a|b_c [x])"])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_is_cut_off_however_long_the_names_of_domains(width: int) -> None:
+    domains = ("art_painting", "cartoon", "photo", "sketch")
+    columns = [Column(b, a) for a in domains for b in domains if a != b]
+    by_column = {column: {0: 10.0 + i, 1: 11.0 + i} for i, column in enumerate(columns)}
+    found = {Method("ERM"): by_column, Method("DAT"): {**by_column, columns[0]: {0: 99.0}}}
+    table = AccuracyTable.of("PACS", "oracle", found)
+    text = printed(table, width)
+    for line in table.as_table().rows:
+        assert all(cell in text for cell in line)
+
+
+def fields(line: str) -> list[str]:
+    """The cells of a line of a Markdown table."""
+    return [field.strip() for field in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [TABLE, AccuracyTable.of("Mine", "oracle", {Method("ERM"): AWKWARD}), AWKWARD_TABLE],
+    ids=["plain", "domains", "methods"],
+)
+def test_markdown_has_as_many_cells_in_every_line(table: AccuracyTable) -> None:
+    lines = [line for line in table.as_table().markdown().splitlines() if line.startswith("|")]
+    assert [len(fields(line)) for line in lines] == [len(table.as_table().headings)] * (2 + len(table.rows))
+    assert [fields(line)[0].replace(r"\|", "|") for line in lines[2:]] == [str(row.method) for row in table.rows]
+    assert table.caption in table.as_table().markdown()
+
+
+def test_markdown_marks_the_best() -> None:
+    (erm,) = [fields(line) for line in TABLE.as_table().markdown().splitlines() if line.startswith("| ERM")]
+    assert erm == ["ERM", "**71.0 ± 0.7**", "60.0 ± 0.0", "65.5 ± 0.4", ""]
+
+
+@pytest.mark.parametrize("table", [TABLE, AWKWARD_TABLE], ids=["plain", "awkward"])
+def test_latex_is_balanced_and_escaped(table: AccuracyTable) -> None:
+    text = table.as_table().latex()
+    code = re.sub(r"(?<!\\)%.*", "", text)
+    bare = re.sub(r"\\[&%$#_{}\\]", "", code)
+    assert bare.count("{") == bare.count("}") and bare.count("$") % 2 == 0 and "#" not in bare and "±" not in bare
+    assert not re.search(r"[~→_]|\^(?!\{)", bare)
+    body = code.split(r"\toprule")[1].split(r"\bottomrule")[0].replace(r"\midrule", "")
+    rows = [row for row in body.split(r" \\") if row.strip()]
+    counts = [len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows]
+    assert counts == [len(table.as_table().headings)] * (1 + len(table.rows))
+    assert re.search(r"\\begin\{tabular\}\{lr+\}", code) and table.caption in text
+
+
+def test_csv_reads_back() -> None:
+    lines = list(csv.DictReader(io.StringIO(comma_separated(AccuracyTables((TABLE, AWKWARD_TABLE)).records()))))
+    found = {(line["dataset"], line["method"], line["domain"]): line for line in lines}
+    assert len(found) == len(lines) == (3 + 3 + 1) + 2 * 6
+    for table in (TABLE, AWKWARD_TABLE):
+        for row in table.rows:
+            for column, value in row.cells.items():
+                line = found[table.dataset, str(row.method), str(column)]
+                read = float(line["mean"]), float(line["error"]), int(line["trials"])
+                assert read == (value.mean, value.error, value.n)
+                assert line["selection"] == "oracle"
+
+
+# the command
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_form_is_printed_alone(domainwise: Command, tmp_path: Path, form: str) -> None:
+    write_sweep(tmp_path / "runs")
+    (tmp_path / "runs" / "foreign").mkdir()
+    (tmp_path / "runs" / "foreign" / "run.json").write_text("{}")
+    result = domainwise("table", "runs", "--format", form)
+    assert result.status == 0 and result.err.startswith("note: ") and result.err.count("\n") == 1
+    plain = result.out.replace(r"\pm", "±").replace(r"\%", "%")
+    assert "training-domain" in plain and ("51.0 ± 0.7" in plain or form in ("csv", "json"))
+    if form == "terminal":
+        assert "2 draws x 2 trials" in plain and "21 steps" in plain and "DAT is clearly ahead of ERM" in plain
+    if form == "csv":
+        assert len(list(csv.DictReader(io.StringIO(result.out)))) == 2 * 4
+    if form == "json":
+        assert domainwise("table", "runs", "--json").out == result.out
+        (table,) = standard_json(result.out)["tables"]
+        assert [row["method"] for row in table["rows"]] == ["ERM", "DAT"] and table["columns"] == list(COLOURS)
+        assert table["rows"][1]["difference"]["mean"] == pytest.approx(10.0)
+        row = table["rows"][0]
+        assert (row["draws"], row["trials"], row["steps"]) == (2, 2, 21)
+
+
+def test_json_has_equal_bytes_for_equal_records(domainwise: Command, tmp_path: Path) -> None:
+    """Whatever the order of their folders, how long they took, and where they lie."""
+    first = domainwise("table", write_sweep(tmp_path / "a"), "--json", "--selection", "all")
+    second = domainwise(
+        "table", write_sweep(tmp_path / "b", backwards=True, seconds=7.25), "--json", "--selection", "all"
+    )
+    assert first.status == 0 and first.out == second.out
+    assert not re.search(r"second|time|NaN|Infinity|7\.25", first.out) and str(tmp_path) not in first.out
+
+
+def test_all_rules_side_by_side(domainwise: Command, tmp_path: Path) -> None:
+    for unseen in (*COLOURS, *combinations(COLOURS, 2)):
+        write_done_run(tmp_path, colours("ERM", unseen), 0.5)
+    result = domainwise("table", tmp_path, "--selection", "all", "--format", "csv")
+    rules = {line["selection"] for line in csv.DictReader(io.StringIO(result.out))}
+    assert rules == {"training-domain", "leave-one-domain-out", "oracle"}, "there is no validation domain"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("table runs --format tex", "unknown format 'tex': did you mean 'latex'"),
+        ("table runs --selection orakel", "unknown selection rule 'orakel': did you mean 'oracle'"),
+        ("table runs --paper table99", "unknown table of the paper 'table99'"),
+        ("table runs --baseline ERN", "unknown .*'ERN': did you mean 'ERM'"),
+        ("table runs --selection validation-domain", "runs: nothing to show; .*validation-domain validation"),
+        ("table empty", "empty: nothing to show; give the folder of a sweep"),
+        ("table nowhere", "nowhere is not a folder: give the folder of a sweep"),
+        ("table file", "file is not a folder"),
+        ("status nowhere", "nowhere is not a folder: give the folder of a sweep"),
+        ("status empty", "empty holds neither a plan nor a run"),
+        ("status foreign", r"foreign/plans/x.json is not a plan of this version"),
+    ],
+)
+def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: str, complaint: str) -> None:
+    write_done_run(tmp_path / "runs", colours("ERM", "+90%"), 0.5)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "foreign" / "plans").mkdir(parents=True)
+    (tmp_path / "foreign" / "plans" / "x.json").write_text("{}")
+    result = domainwise(*arguments.split())
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert re.match(f"error: {complaint}", result.err)
+
+
+# where a sweep stands
+
+
+def test_settings_of_one_draw_that_differ_are_more_to_choose_from(tmp_path: Path) -> None:
+    for eps in (1.0, 9.0):
+        for unseen in COLOURS:
+            write_done_run(tmp_path, colours("DAT", unseen, hparams={"eps": eps}), 0.1 * eps)
+    (table,) = tables(collect(tmp_path), "oracle")
+    assert [(row.draws, row.trials) for row in table.rows] == [(2, 1)]
+
+
+PLAN = plan_sweep("ColoredMNIST", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Path:
+    """Of six runs one is done, one failed, one diverged, one has begun, and two have not."""
+    PLAN.save(tmp_path)
+    done, failed, diverged, begun, *_ = PLAN.runs()
+    write_done_run(tmp_path, done, 0.3, train_out=0.8)
+    for run, state, reason in (
+        (failed, "failed", "RuntimeError: out of memory"),
+        (diverged, "diverged", "the loss was not finite by step 7"),
+    ):
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        folder.append([Status(run.id, 7, state, reason)])  # type: ignore[arg-type]
+    RunFolder(tmp_path, begun).create()
+    return tmp_path
+
+
+def test_status_counts_lists_reasons_and_estimates(domainwise: Command, standing: Path) -> None:
+    done, failed, diverged, begun, *_ = PLAN.runs()
+    with RunLock(RunFolder(standing, begun).path):
+        result = domainwise("status", standing)
+    assert result.status == 0
+    first, second = result.out.splitlines()
+    assert first == "6 runs: 1 done, 1 running, 1 failed, 1 diverged, 2 remaining, about 3 min 00 s left"
+    assert "best by training-domain validation" in second and "draw 0, trial 0: 80.0 %; 30.0 % on +90%" in second
+    assert f"{failed.id} failed at step 7: RuntimeError: out of memory" in result.err
+    assert f"{diverged.id} diverged at step 7: the loss was not finite by step 7" in result.err
+    assert "--retry" in result.err and done.id not in result.err
+
+
+@pytest.mark.parametrize("reason", ["[enforce fail at alloc_cpu.cpp:114] no memory", "cannot read [/data]: [Errno 5]"])
+def test_reasons_are_shown_as_they_are(domainwise: Command, tmp_path: Path, reason: str) -> None:
+    PLAN.save(tmp_path)
+    mark_failed(tmp_path, PLAN.runs()[0], reason)
+    result = domainwise("status", tmp_path)
+    assert result.status == 0 and f"{PLAN.runs()[0].id} failed at step 0: {reason}\n" in result.err
+
+
+def test_tables_and_the_best_so_far_go_by_the_rule_of_the_dataset(domainwise: Command, tmp_path: Path) -> None:
+    plan = plan_sweep("NICO", ("ERM",), draws=2, trials=1, steps=21, evaluate_every=20)
+    plan.save(tmp_path)
+    for run, accuracy in zip(plan.runs(), (0.7, 0.6), strict=True):
+        write_done_run(tmp_path, run, accuracy)
+    (table,) = standard_json(domainwise("table", tmp_path, "--json").out)["tables"]
+    assert table["selection"] == "validation-domain" and table["rows"][0]["cells"]["test"]["mean"] == 70
+    status = domainwise("status", tmp_path).out
+    assert "best by validation-domain validation so far: ERM, draw 0, trial 0: 70.0 %; 70.0 % on test" in status
+
+
+def test_status_as_json(domainwise: Command, standing: Path) -> None:
+    done, failed, diverged, *_ = PLAN.runs()
+    found = standard_json(domainwise("status", standing, "--json").out)
+    assert {name: found[name] for name in ("total", "done", "running", "remaining")} == {
+        "total": 6, "done": 1, "running": 0, "remaining": 3,
+    }  # fmt: skip
+    assert found["seconds_left"] == 180 and found["best"] == {
+        "run": done.id, "method": "ERM", "draw": 0, "trial": 0, "selection": "training-domain", "score": 0.8,
+        "unseen": {"+90%": 0.3},
+    }  # fmt: skip
+    assert found["failed"] == [{"run": failed.id, "reason": "RuntimeError: out of memory"}]
+    assert found["diverged"] == [{"run": diverged.id, "reason": "the loss was not finite by step 7"}]
+
+
+def test_status_of_a_plan_not_begun(domainwise: Command, tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    result = domainwise("status", tmp_path)
+    assert (result.status, result.out, result.err) == (0, "6 runs: 0 done, 0 running, 0 failed, 6 remaining\n", "")
+    found = standard_json(domainwise("status", tmp_path, "--json").out)
+    assert found["remaining"] == 6 and found["seconds_left"] is None and found["best"] is None
+
+
+def test_status_without_a_plan_counts_what_has_begun(domainwise: Command, standing: Path) -> None:
+    """As compare, demo and train leave their folders."""
+    done, *_ = PLAN.runs()
+    shutil.rmtree(standing / "plans")
+    result = domainwise("status", standing)
+    first, second = result.out.splitlines()
+    assert result.status == 0 and first.startswith("4 runs: 1 done, 0 running, 1 failed, 1 diverged, 1 remaining")
+    assert "80.0 %; 30.0 % on +90%" in second
+    assert "note: no plan is kept here" in result.err and "RuntimeError: out of memory" in result.err
+    assert standard_json(domainwise("status", standing, "--json").out)["total"] == 4
+    one = domainwise("status", standing / done.id)
+    assert one.status == 0 and one.out.startswith("1 run: 1 done, 0 running, 0 failed, 0 remaining\n")
+
+
+def test_watching_a_sweep_that_has_ended_returns_at_once(domainwise: Command, tmp_path: Path) -> None:
+    PLAN.save(tmp_path)
+    for run in PLAN.runs():
+        write_done_run(tmp_path, run, 0.5)
+    assert "6 runs: 6 done, 0 running, 0 failed, 0 remaining\n" in domainwise("status", tmp_path, "--watch").out
+
+
+def test_status_counts_damaged_records_as_failed_and_says_which(domainwise: Command, standing: Path) -> None:
+    file = RunFolder(standing, PLAN.runs()[0]).records_file
+    file.write_bytes(b"garbage\n" + file.read_bytes())
+    result = domainwise("status", standing)
+    assert result.status == 0 and "2 failed" in result.out and f"{file}, line 1: not a record" in result.err
+
+
+def test_a_folder_with_brackets_in_its_name_is_named_in_notes(domainwise: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "runs [old]"
+    write_sweep(folder)
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "run.json").write_text("{}")
+    result = domainwise("table", folder, "--format", "csv")
+    assert result.status == 0 and str(folder / "foreign") in result.err
+
+
+DURATIONS = {0: "0 s", 59.4: "59 s", 59.6: "1 min 00 s", 3599.6: "1 h 00 min", 86_399: "23 h 59 min", 90_000: "1 d 1 h"}
+
+
+@pytest.mark.parametrize(("seconds", "words"), DURATIONS.items())
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_of_one_thing_there_is_no_plural() -> None:
+    assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert (counted(1, "class"), counted(9, "class")) == ("1 class", "9 classes")
