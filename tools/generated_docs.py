@@ -1,7 +1,7 @@
 """Numbers and tables of pages, written from published records: `python tools/generated_docs.py docs/*.md`.
 
 A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, in a line or around a block of its own;
-what stands between is replaced by what the words ask of the folder `results`. What was not run is said to be not run.
+the text between is replaced by the answer to the words from the folder `results`, or by "not run".
 """
 
 import re
@@ -42,7 +42,7 @@ def made(results: Results, draws: str = "") -> str:
 
 
 def table(results: Results, rule: str, **conditions: str) -> str:
-    """The whole table by one rule."""
+    """The table by one rule."""
     full = results.of_rule(rule, **conditions)
     shown = replace(full, rows=tuple(replace(row, method=plain(row.method)) for row in full.rows)).as_table()
     origin = made(results, conditions.get("draws", ""))
@@ -69,8 +69,8 @@ def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
     row = results.row(name, rule, **conditions)
     if row is None or row.difference is None:
         return NOT_RUN
-    found = row.difference
-    return f"{found} points over {found.n} pairs of runs (ahead in {found.ahead}, sign test p = {found.sign_p:.2g})"
+    gap = row.difference
+    return f"{gap} points over {gap.n} pairs of runs (ahead in {gap.ahead}, sign test p = {gap.sign_p:.2g})"
 
 
 def searched(results: Results, name: str, rule: str, draws: str) -> str:
@@ -83,8 +83,8 @@ def searched(results: Results, name: str, rule: str, draws: str) -> str:
 def at_home(results: Results, name: str, unseen: str, split: str, until: str = "") -> str:
     """Accuracy where a method trained, mean over its domains, after the last step: `in` or `out` of its images."""
     curves = [curve.until(int(until)) if until else curve for curve in results.curves(name, unseen)]
-    found = [curve.mean(curve.run.train_domains, split) for curve in curves]
-    known = [100 * float(values[-1]) for values in found if values is not None]
+    accuracies = [curve.mean(curve.run.train_domains, split) for curve in curves]
+    known = [100 * float(values[-1]) for values in accuracies if values is not None]
     return str(estimate(known)) if known else NOT_RUN
 
 
@@ -179,23 +179,23 @@ def penalty(results: Results, which: str, name: str, other: str) -> str:
 
 def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int, int], dict[str, float]]]:
     """method -> (unseen domain, draw, trial) -> penalty -> mean over training domains, after the last step."""
-    found: dict[str, dict[tuple[str, int, int], dict[str, float]]] = {}
+    result: dict[str, dict[tuple[str, int, int], dict[str, float]]] = {}
     tracked = read_penalties(results.folder, results.runs)
     for run in (run for run in results.runs if run.id in tracked):
         rows = tracked[run.id]
         last: Sequence[PenaltyRecord] = [row for row in rows if row.step == rows[-1].step]
         means = {name: sum(getattr(row, name) for row in last) / len(last) for name in ("irm", "at", "dat", "ldat")}
-        found.setdefault(str(Method.of(run)), {})[run.test_domains[0], run.draw, run.trial] = means
-    return found
+        result.setdefault(str(Method.of(run)), {})[run.test_domains[0], run.draw, run.trial] = means
+    return result
 
 
 def _small(values: Sequence[float]) -> str:
-    found: Estimate = estimate(values)
-    return f"{found.mean:.2g} ± {found.error:.1g}" if found.n > 1 else f"{found.mean:.2g}"
+    value: Estimate = estimate(values)
+    return f"{value.mean:.2g} ± {value.error:.1g}" if value.n > 1 else f"{value.mean:.2g}"
 
 
 def figure(results: Results, name: str) -> str:
-    """What a figure says in words."""
+    """The sentences of a figure."""
     try:
         return "; ".join(draw(name, results.folder, results.collection).sentences).replace(f" ({PAPER})", "")
     except TooFew:
@@ -209,10 +209,10 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 
 
 def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> str:
-    """What stands in a place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
+    """The text of a marked place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
 
     Numbers may be those of other conditions: "until=5000", as if runs had ended after this step, "draws=4", as if no
-    more had been drawn, or "against=DAT" in place of ERM. What was read is kept in `known`, for the next question.
+    more had been drawn, or "against=DAT" in place of ERM. Results that were read stay in `known`.
     """
     question, name, *rest = shlex.split(words)
     conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
@@ -230,8 +230,8 @@ def filled(text: str, root: Path) -> str:
     known: dict[str, Results] = {}
 
     def fill(place: re.Match[str]) -> str:
-        found = answer(root, place["words"], known)
-        inside = f"\n\n{found}\n\n" if "\n" in place["old"] else found
+        text = answer(root, place["words"], known)
+        inside = f"\n\n{text}\n\n" if "\n" in place["old"] else text
         return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
 
     return PLACE.sub(fill, text)

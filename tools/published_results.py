@@ -52,10 +52,10 @@ class Results:
             curves = tuple(curve for curve in curves if curve.run.draw < int(draws))
         if until:
             curves = tuple(curve.until(int(until)) for curve in curves)
-        found = tables(replace(self.collection, curves=curves), rule, against)
-        if len(found) != 1:
-            raise UserError(f"{self.folder}: {len(found)} tables by {rule} validation where one is expected")
-        return found[0]
+        result = tables(replace(self.collection, curves=curves), rule, against)
+        if len(result) != 1:
+            raise UserError(f"{self.folder}: {len(result)} tables by {rule} validation where one is expected")
+        return result[0]
 
     def row(self, name: str, rule: str, **conditions: str) -> Row | None:
         return next((r for r in self.of_rule(rule, **conditions).rows if str(plain(r.method)) == name), None)

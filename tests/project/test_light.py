@@ -34,7 +34,13 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("status",), ("status", "--json"), ("table",), ("table", "--selection", "all", "--format", "csv")],
+    [
+        ("status",),
+        ("status", "--json"),
+        ("table",),
+        ("table", "--selection", "all", "--format", "csv"),
+        ("table", "--paper", "cmnist"),
+    ],
     ids=" ".join,
 )
 def test_reading_a_sweep_imports_no_torch(sweep: Path, arguments: tuple[str, ...]) -> None:
@@ -42,3 +48,18 @@ def test_reading_a_sweep_imports_no_torch(sweep: Path, arguments: tuple[str, ...
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "ERM" in result.stdout
+
+
+@pytest.mark.parametrize("room", ["core.table", "sweeps.tables", "reports.paper_comparison", "reports.publish"])
+def test_tables_import_only_what_they_need(room: str) -> None:
+    heavy = {"torch", "matplotlib", "scipy", "jinja2", "pandas", "rich"}
+    script = f"import sys, domainwise.{room}; print(*{heavy} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+
+
+def test_a_page_of_records_alone_imports_no_torch(sweep: Path, tmp_path: Path) -> None:
+    script = "import sys, domainwise as dw; dw.report(*sys.argv[1:], models=False); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", script, str(sweep), str(tmp_path / "page.html")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.stdout == "False\n", result.stderr

@@ -69,8 +69,8 @@ def grad_cam(
     with evaluating(model), _kept_maps([modules[name] for name in names]) as maps:
         for start in range(0, len(x), batch_size):
             chunk = slice(start, start + batch_size)
-            own = None if classes is None else classes[chunk]
-            weighted, predicted = _weighted_maps(predict or model, maps, names, x[chunk], own, method)
+            chunk_classes = None if classes is None else classes[chunk]
+            weighted, predicted = _weighted_maps(predict or model, maps, names, x[chunk], chunk_classes, method)
             heat = F.interpolate(weighted.relu(), x.shape[2:], mode="bilinear", align_corners=False)
             parts.append((heat[:, 0], predicted))
     heat, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -139,7 +139,7 @@ def _weighted_maps(
             raise UserError(f"layer {name!r} puts out no maps [N, channels, height, width]: choose a convolutional one")
     gradients = torch.autograd.grad(score, list(maps.values()))
     weighted = []
-    for gradient, own in zip(gradients, maps.values(), strict=True):
+    for gradient, layer_maps in zip(gradients, maps.values(), strict=True):
         weights = gradient.mean((2, 3), keepdim=True) if method == "grad-cam" else gradient
-        weighted.append((weights.to(x.dtype) * own.detach().to(x.dtype)).sum(1, keepdim=True))
+        weighted.append((weights.to(x.dtype) * layer_maps.detach().to(x.dtype)).sum(1, keepdim=True))
     return torch.stack(weighted).sum(0), predicted

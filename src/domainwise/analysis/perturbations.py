@@ -95,20 +95,20 @@ def folder_with_perturbations(folders: Sequence[Path]) -> Path:
 def measure(trained: TrainedRun) -> Perturbations:
     """The perturbations that a run of DAT, UAT or EnsembleUAT learned."""
     run, data = trained.run, trained.environments.to("cpu")
-    kept = dict(trained.algorithm.named_buffers()).get("delta")
-    if kept is None:
+    learned = dict(trained.algorithm.named_buffers()).get("delta")
+    if learned is None:
         raise UserError(f"{run}: {run.algorithm} learns no perturbations; use a run of DAT, UAT or EnsembleUAT")
     if len(data.shape) != 3:
         raise UserError(f"{run}: perturbations of inputs of shape {data.shape} are no pictures")
-    deltas = kept.detach().cpu()[:, 0].expand(len(run.train_domains), *data.shape)
+    deltas = learned.detach().cpu()[:, 0].expand(len(run.train_domains), *data.shape)
     rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-    means = torch.stack([mean_image(data.images, own) for own in rows])
-    found = []
+    means = torch.stack([mean_image(data.images, members) for members in rows])
+    measured = []
     for number, domain in enumerate(run.train_domains):
         delta = (deltas[number] * data.std).double()
         sample = data.images[rows[number][0]] / 255
         cosine, chance = alignment(delta, means[number] - means.mean(0), 1 - 0.05 / len(run.train_domains))
-        found.append(
+        measured.append(
             Perturbation(
                 domain=domain,
                 delta=delta,
@@ -124,7 +124,7 @@ def measure(trained: TrainedRun) -> Perturbations:
             )
         )
     eps = float(run.hparams["eps"] or 0)
-    return Perturbations(data.name, run.algorithm, eps, len(kept) < len(run.train_domains), tuple(found))
+    return Perturbations(data.name, run.algorithm, eps, len(learned) < len(run.train_domains), tuple(measured))
 
 
 def mean_image(images: Tensor, rows: Tensor, chunk: int = 256) -> Tensor:
@@ -158,8 +158,8 @@ def alignment(delta: Tensor, direction: Tensor, level: float) -> tuple[float, fl
     spin = spin / spin.abs()  # of a real image: the copies are real too; one spin for all channels keeps their colours
     copies = torch.fft.ifft2(torch.fft.fft2(delta)[None] * spin[:, None]).real
     cosines = torch.nn.functional.cosine_similarity(copies.flatten(1), direction.flatten()[None], dim=1)
-    own = torch.nn.functional.cosine_similarity(delta.flatten(), direction.flatten(), dim=0)
-    return float(own), float(cosines.abs().quantile(level))
+    cosine = torch.nn.functional.cosine_similarity(delta.flatten(), direction.flatten(), dim=0)
+    return float(cosine), float(cosines.abs().quantile(level))
 
 
 def _energy(image: Tensor) -> Tensor:

@@ -43,11 +43,11 @@ def probe_domains(features: Sequence[Tensor], labels: Sequence[Tensor], domains:
 
     Otherwise class proportions would tell domains apart. None where too few images are left.
     """
-    kept = equal_classes(labels)
-    if min(len(rows) for rows in kept) < FEWEST or len(domains) < 2:
+    balanced = equal_classes(labels)
+    if min(len(rows) for rows in balanced) < FEWEST or len(domains) < 2:
         return None
-    x = torch.cat([own[rows].double() for own, rows in zip(features, kept, strict=True)])
-    y = torch.cat([torch.full((len(rows),), e) for e, rows in enumerate(kept)])
+    x = torch.cat([domain_features[rows].double() for domain_features, rows in zip(features, balanced, strict=True)])
+    y = torch.cat([torch.full((len(rows),), e) for e, rows in enumerate(balanced)])
     order = permutation(len(y), "probe")
     fit, test = order[::2], order[1::2]
     mean, std = x[fit].mean(0), x[fit].std(0).clamp_min(1e-6)
@@ -66,16 +66,16 @@ def equal_classes(labels: Sequence[Tensor], *keys: str | int, most: int | None =
 
     With `most`, about so many rows of each group, in the same proportions.
     """
-    classes = 1 + max(int(own.max()) for own in labels)
-    fewest = torch.stack([own.bincount(minlength=classes) for own in labels]).amin(0)
+    classes = 1 + max(int(group.max()) for group in labels)
+    fewest = torch.stack([group.bincount(minlength=classes) for group in labels]).amin(0)
     if most is not None and int(fewest.sum()) > most:
         fewest = (fewest * most / fewest.sum()).long()
-    kept = []
-    for number, own in enumerate(labels):
-        shuffled = torch.randperm(len(own), generator=generator("equal classes", *keys, number))
-        picks = [shuffled[own[shuffled] == c][:n] for c, n in enumerate(fewest.tolist())]
-        kept.append(torch.cat(picks).sort().values)
-    return kept
+    balanced = []
+    for number, group in enumerate(labels):
+        shuffled = torch.randperm(len(group), generator=generator("equal classes", *keys, number))
+        picks = [shuffled[group[shuffled] == c][:n] for c, n in enumerate(fewest.tolist())]
+        balanced.append(torch.cat(picks).sort().values)
+    return balanced
 
 
 def logistic_regression(x: Tensor, y: Tensor, classes: int, penalty: float = PENALTY) -> tuple[Tensor, Tensor]:

@@ -65,8 +65,8 @@ def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     if not methods:
         raise UserError(f"{folder}: no run there was evaluated on its training domains: name a run's folder instead")
     most = max(len(runs) for runs in methods.values())
-    first = min((column.source, column.unseen, t) for (column, t), runs in methods.items() if len(runs) == most)
-    runs = methods[Column(first[1], first[0]), first[2]]
+    complete = {key: runs for key, runs in methods.items() if len(runs) == most}
+    runs = complete[min(complete, key=lambda key: (key[0].source, key[0].unseen, key[1]))]
     order = list(ALGORITHMS)
     return [folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant))]
 

@@ -145,7 +145,7 @@ def measure_shift(
     classes = len(data.classes)
     rows = {domain: data.rows(domain) for domain in data.domains}
     everything = torch.cat(list(rows.values()))
-    found = []
+    shifts = []
     for seed in trials:
         size = min(settings.images, max(len(rows[domain]) for domain in unseen), len(everything) // 2)
         shuffled = everything[seeds.permutation(len(everything), "shift", "control", seed)]
@@ -156,12 +156,12 @@ def measure_shift(
         nothing = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
         for domain in unseen:
             progress(f"seed {seed}: {domain} unseen")
-            rest = torch.cat([own for name, own in rows.items() if name != domain])
+            rest = torch.cat([members for name, members in rows.items() if name != domain])
             sides = learn_features(data, rest, rows[domain], settings, device, domain, seed)
             sampled = sides.sampled(classes, domain, seed)
             both = sampled.diversity(thresholds.diversity), sampled.correlation(thresholds.correlation)
-            found.append(Shift(domain, seed, *both, *nothing, thresholds, sides))
-    return DatasetShift(data.name, data.classes, settings.network, calibrated, tuple(found))
+            shifts.append(Shift(domain, seed, *both, *nothing, thresholds, sides))
+    return DatasetShift(data.name, data.classes, settings.network, calibrated, tuple(shifts))
 
 
 def learn_features(
@@ -173,15 +173,15 @@ def learn_features(
     def inputs(rows: Tensor) -> Tensor:
         return data.normalise(data.images[rows].to(device))
 
-    kept = equal_classes([labels[first], labels[second]], *keys, most=settings.images)
-    order = seeds.permutation(len(kept[0]), "shift", "halves", data.name, *keys)
+    balanced = equal_classes([labels[first], labels[second]], *keys, most=settings.images)
+    order = seeds.permutation(len(balanced[0]), "shift", "halves", data.name, *keys)
     halves = []
     for part in (order[::2], order[1::2]):
-        rows = [own[chosen[part]] for own, chosen in zip((first, second), kept, strict=True)]
-        halves.append([ImageSet(own, labels[own].to(device), inputs) for own in rows])
+        rows = [members[chosen[part]] for members, chosen in zip((first, second), balanced, strict=True)]
+        halves.append([ImageSet(members, labels[members].to(device), inputs) for members in rows])
     learned, sides = halves
     if len(sides[0].rows) < BATCH:
-        few = f"{len(kept[0])} images per side are left when classes are equally frequent"
+        few = f"{len(balanced[0])} images per side are left when classes are equally frequent"
         raise UserError(f"{data.name}: {few}; at least {2 * BATCH} are needed")
     with torch.random.fork_rng():
         torch.manual_seed(seeds.seed("shift", data.name, *keys))
@@ -195,10 +195,10 @@ def learn_features(
     mean, std = pooled.mean(0), pooled.std(0).clamp_min(1e-12)
     with torch.no_grad():
         share_second = [
-            (network.logit(own.to(side.labels.device, torch.float32), side.labels) > 0).float().mean()
-            for own, side in zip(z, sides, strict=True)
+            (network.logit(features.to(side.labels.device, torch.float32), side.labels) > 0).float().mean()
+            for features, side in zip(z, sides, strict=True)
         ]
-    standard = [(own - mean) / std for own in z]
+    standard = [(features - mean) / std for features in z]
     y = [side.labels.cpu() for side in sides]
     return FeatureSamples(standard[0], y[0], standard[1], y[1], float((1 - share_second[0] + share_second[1]) / 2))
 

@@ -81,14 +81,14 @@ class BackgroundUse:
 
     @property
     def sentence(self) -> str:
-        own, black = self.accuracy[self.unseen], self.black[self.unseen]
+        unchanged, black = self.accuracy[self.unseen], self.black[self.unseen]
         where = f"over the background of {self.unseen}, which it never saw, than over those it was trained on"
         if self.gap.clear:
             verdict = f"Reads the same digits {'worse' if self.gap.mean > 0 else 'better'} {where}: by "
             verdict += str(Gap(abs(self.gap.mean), self.gap.error))
         else:
             verdict = f"Reads the same digits neither clearly better nor worse {where}: background gap {self.gap}"
-        return f"{verdict} ({percent(own)} right there, {percent(black)} over black)."
+        return f"{verdict} ({percent(unchanged)} right there, {percent(black)} over black)."
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def shortcut(
     by_domain = {held.domain: correct.double() for held, correct in zip(held_out, right, strict=True)}
     if {"Mixed-Same", "Mixed-Rand"} <= set(by_domain):
         same, mixed = by_domain["Mixed-Same"], by_domain["Mixed-Rand"]
-        error = math.sqrt(sum(float(own.var(correction=0)) / len(own) for own in (same, mixed)))
+        error = math.sqrt(sum(float(correct.var(correction=0)) / len(correct) for correct in (same, mixed)))
         return MixedUse(Gap(float(same.mean() - mixed.mean()), error))
     return None
 

@@ -36,15 +36,15 @@ def perturbations(
     if as_json:
         domains = [
             {
-                "domain": found.domain,
-                "norm": found.norm,
-                "low_frequency_share": found.spectrum.low,
-                "white_noise_share": found.noise_low,
-                "mean_image_share": found.mean_spectrum.low,
-                "cosine_with_background": found.cosine,
-                "cosine_by_chance": found.chance,
+                "domain": one.domain,
+                "norm": one.norm,
+                "low_frequency_share": one.spectrum.low,
+                "white_noise_share": one.noise_low,
+                "mean_image_share": one.mean_spectrum.low,
+                "cosine_with_background": one.cosine,
+                "cosine_by_chance": one.chance,
             }
-            for found in measured.domains
+            for one in measured.domains
         ]
         print_json({"method": measured.method, "domains": domains, "sentence": measured.sentence, "picture": str(out)})
         return

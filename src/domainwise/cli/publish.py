@@ -35,7 +35,7 @@ def publish(
     if done.unfinished or done.of_unfinished_draws:
         say(
             f"left out: {counted(done.unfinished, 'run')} not ended, and {done.of_unfinished_draws} of draws that are "
-            "not whole yet; the sweep's command continues them"
+            "not complete yet; the sweep's command continues them"
         )
 
 

@@ -74,7 +74,7 @@ class Table:
 
         out = io.StringIO()
         Console(file=out, width=width, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
     def markdown(self) -> str:
         below = [self.caption] if self.caption else [f"- {note}" for note in self.notes]

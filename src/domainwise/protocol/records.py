@@ -64,7 +64,7 @@ class Status:
 
 
 class RunFolder:
-    """All that is kept of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done.
+    """The files of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done.
 
     Runs that tracked penalties also have penalties.jsonl, audited ones audit.json.
     """
@@ -159,13 +159,13 @@ class RunFolder:
 
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
-        kept = [record for record in self.read()[0] if record.step <= step]
+        records = [record for record in self.read()[0] if record.step <= step]
         penalties = [record for record in self.read_penalties() if record.step <= step]
-        for path, rows in ((self.records_file, kept), (self.penalties_file, penalties)):
+        for path, rows in ((self.records_file, records), (self.penalties_file, penalties)):
             if path.exists():
                 with files.atomic(path) as file:
                     file.write(_lines(rows))
-        return kept
+        return records
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         import torch
@@ -197,20 +197,20 @@ class RunFolder:
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
 
-    def save_audit(self, found: dict[str, Any]) -> None:
-        """Keeps what was found out about the model with its run."""
+    def save_audit(self, audit: dict[str, Any]) -> None:
+        """Saves the summary of the model's audit with its run."""
         with files.atomic(self.audit_file) as file:
-            file.write(json.dumps(found).encode())
+            file.write(json.dumps(audit).encode())
 
     def read_audit(self) -> dict[str, Any] | None:
-        """What was found out about the model, if anything."""
+        """The summary of the model's audit, if there is one."""
         try:
-            found: dict[str, Any] = json.loads(self.audit_file.read_text())
+            audit: dict[str, Any] = json.loads(self.audit_file.read_text())
         except FileNotFoundError:
             return None
         except ValueError:
             raise UserError(f"{self.audit_file} is damaged: delete it, and audit the model again") from None
-        return found
+        return audit
 
     def load_model(self) -> "dict[str, Tensor]":
         """The weights after the last step; records that were unpacked have none."""

@@ -1,1 +1,1 @@
-"""What a person sees: tables and pictures."""
+"""Results for people: the paper's comparison, figures, the HTML page."""

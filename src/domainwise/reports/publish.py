@@ -21,7 +21,7 @@ TABLES = "tables.md"
 
 @dataclass(frozen=True)
 class Publication:
-    """What was written, and how many runs were left out: unfinished ones, and ended ones of unfinished draws."""
+    """The file written, its runs, and how many were left out: unfinished ones, and ended ones of unfinished draws."""
 
     file: Path
     runs: int
@@ -48,8 +48,8 @@ def publish(folder: Path, target: Path) -> Publication:
     files.writable_folder(target)
     file = write_published(target, (_published(folder, run) for run in collection.runs if run.id in comparable))
     _replace_plans(plans, target)
-    found = collect(target)
-    rendered = [table.as_table().markdown() for rule in RULES for table in tables(found, rule)]
+    published = collect(target)
+    rendered = [table.as_table().markdown() for rule in RULES for table in tables(published, rule)]
     with files.atomic(target / TABLES) as text:
         text.write("\n".join([*rendered, *origins(collection.statuses[key] for key in sorted(comparable))]).encode())
     return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))
@@ -58,7 +58,7 @@ def publish(folder: Path, target: Path) -> Publication:
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
     """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan."""
     planned: set[str] = set()
-    whole: set[str] = set()
+    complete: set[str] = set()
     for plan in plans:
         cells: dict[tuple[int, int], set[str]] = {}
         for run in plan.runs():
@@ -68,10 +68,10 @@ def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str])
             by_draw: list[set[str]] = [
                 set().union(*(cells[draw, trial] for trial in range(trials))) for draw in range(plan.draws)
             ]
-            if found := [own for own in by_draw if own <= ended]:
-                whole = whole.union(*found)
+            if ended_draws := [runs_of_draw for runs_of_draw in by_draw if runs_of_draw <= ended]:
+                complete = complete.union(*ended_draws)
                 break
-    return whole | {run.id for run in runs if run.id in ended and run.id not in planned}
+    return complete | {run.id for run in runs if run.id in ended and run.id not in planned}
 
 
 def origins(statuses: Iterable[Status]) -> list[str]:
@@ -99,14 +99,14 @@ def unpack(published: Path, folder: Path) -> tuple[int, int]:
     files.writable_folder(folder)
     written = had = 0
     for one in read_published(published):
-        kept = RunFolder(folder, one.run)
-        kept.create()
+        run_folder = RunFolder(folder, one.run)
+        run_folder.create()
         try:
-            with RunLock(kept.path) as claim:
-                new = kept.status() is None
+            with RunLock(run_folder.path) as lock:
+                new = run_folder.status() is None
                 if new:
-                    _write(one, kept)
-                claim.release_all()
+                    _write(one, run_folder)
+                lock.release_all()
         except RunLocked:
             new = False
         written += new
@@ -116,22 +116,22 @@ def unpack(published: Path, folder: Path) -> tuple[int, int]:
     return written, had
 
 
-def _write(one: PublishedRun, kept: RunFolder) -> None:
-    """In place of what the run had come to."""
-    kept.checkpoint_file.unlink(missing_ok=True)
-    kept.rewind(-1)
+def _write(one: PublishedRun, run_folder: RunFolder) -> None:
+    """Replaces the records that the run has so far."""
+    run_folder.checkpoint_file.unlink(missing_ok=True)
+    run_folder.rewind(-1)
     if one.penalties:
-        kept.append_penalties(one.penalties)
+        run_folder.append_penalties(one.penalties)
     if one.audit is not None:
-        kept.save_audit(dict(one.audit))
-    kept.append([*one.records(), one.status])
+        run_folder.save_audit(dict(one.audit))
+    run_folder.append([*one.records(), one.status])
 
 
 def _published(folder: Path, run: Run) -> PublishedRun:
-    kept = RunFolder(folder, run)
-    records, status = kept.read()
+    run_folder = RunFolder(folder, run)
+    records, status = run_folder.read()
     assert status is not None
-    return PublishedRun.of(run, status, records, kept.read_penalties(), kept.read_audit())
+    return PublishedRun.of(run, status, records, run_folder.read_penalties(), run_folder.read_audit())
 
 
 def _replace_plans(plans: Sequence[Plan], target: Path) -> None:

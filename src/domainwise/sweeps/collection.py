@@ -144,9 +144,11 @@ def collect(folder: Path) -> Collection:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     if is_published(folder):
-        found = read_published(folder)
-        curves = tuple(one.curve for one in found if one.steps)
-        return Collection(curves, {one.run.id: one.status for one in found}, (), tuple(one.run for one in found))
+        published = read_published(folder)
+        curves = tuple(one.curve for one in published if one.steps)
+        return Collection(
+            curves, {one.run.id: one.status for one in published}, (), tuple(one.run for one in published)
+        )
     with _no_garbage_collection():
         return _collect(folder)
 

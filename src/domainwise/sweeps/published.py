@@ -55,13 +55,13 @@ class PublishedRun:
             rows.setdefault((record.domain, record.split), {})[record.step] = record
         steps = Curve.of(run, records).steps
         seconds = [round(next(iter(rows.values()))[step].seconds, 1) for step in steps]
-        accuracy = {part: [own[step].accuracy for step in steps] for part, own in rows.items()}
-        loss = {part: [_digits(own[step].loss, 3) for step in steps] for part, own in rows.items()}
+        accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
+        loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
         return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit)
 
     @property
     def curve(self) -> Curve:
-        values = {part: np.array(own, dtype=np.float64) for part, own in self.accuracy.items()}
+        values = {part: np.array(accuracies, dtype=np.float64) for part, accuracies in self.accuracy.items()}
         return Curve(self.run, self.steps, values)
 
     def records(self) -> list[Record]:
@@ -85,7 +85,7 @@ class PublishedRun:
         run = Run.from_description(row["run"])
         parts = [(domain, split) for domain, split in row["parts"]]
         values = {name: dict(zip(parts, row[name], strict=True)) for name in ("accuracy", "loss")}
-        penalties = tuple(PenaltyRecord(run.id, *own) for own in row["penalties"])
+        penalties = tuple(PenaltyRecord(run.id, *values) for values in row["penalties"])
         steps, seconds = tuple(row["steps"]), tuple(row["seconds"])
         status, audit = Status(**row["status"]), row["audit"]
         return cls(run, status, steps, seconds, values["accuracy"], values["loss"], penalties, audit)

@@ -198,14 +198,14 @@ def accuracy_tables(folder: Path, collection: Collection, selection: str | None,
     if not collection.runs:
         raise UserError(f"{folder}: nothing to show; give the folder of a sweep or of DomainBed's output")
     rules = [*RULES] if selection == "all" else [selection]
-    found = [one for rule in rules for one in tables(collection, rule, baseline)]
-    if not found:
+    result = [one for rule in rules for one in tables(collection, rule, baseline)]
+    if not result:
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
         raise UserError(
             f"{folder}: nothing to show; no run there has the evaluations that {rule} needs; try the selection 'all'",
             argument="selection",
         )
-    return AccuracyTables(found)
+    return AccuracyTables(result)
 
 
 def check_baseline(baseline: str, collection: Collection) -> None:
@@ -218,12 +218,12 @@ def check_baseline(baseline: str, collection: Collection) -> None:
 
 def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM") -> list[AccuracyTable]:
     """A table per group of experiments with the evaluations that the rule (by default the dataset's usual) needs."""
-    found = []
+    result = []
     for group in groups(collection):
         chosen = rule or usual_selection(group.experiment.dataset)
-        found.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
-    names = titles(one.dataset for one in found)
-    return [replace(one, called=names[one.dataset]) for one in found if one.rows]
+        result.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
+    names = titles(one.dataset for one in result)
+    return [replace(one, called=names[one.dataset]) for one in result if one.rows]
 
 
 @dataclass(frozen=True)

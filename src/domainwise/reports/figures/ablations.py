@@ -21,29 +21,29 @@ RASTER = 1000
 
 def eps_alpha(request: Request) -> Drawing:
     """Accuracy by radius and step size, mean over runs and unseen domains, with the domains' difficulty taken out."""
-    found = _by_ball(request, ("eps", "alpha"))
+    by_ball = _by_ball(request, ("eps", "alpha"))
     usable = {
-        title: own
-        for title, own in found.items()
-        if min(len(set(levels(p.number(name) for p in own).values())) for name in ("eps", "alpha")) > 1
+        title: runs
+        for title, runs in by_ball.items()
+        if min(len(set(levels(p.number(name) for p in runs).values())) for name in ("eps", "alpha")) > 1
     }
     if not usable:
         raise TooFew(request, "runs of one adversarial method with two radii and two step sizes", _SEARCH)
     figure, axes = panels(list(usable), size=3.4)
     sentences = []
-    for axis, (title, own) in zip(axes, usable.items(), strict=True):
-        cells = _cells(own)
+    for axis, (title, runs) in zip(axes, usable.items(), strict=True):
+        cells = _cells(runs)
         _heatmap(axis, cells)
         (eps, alpha), (best, _) = max(cells.items(), key=lambda item: item[1][0])
         sentences.append(f"{title}: best around eps {eps:.2g}, alpha {alpha:.2g}, {best:.1f} %")
     return Drawing(figure, sentences)
 
 
-def _cells(own: Sequence[Point]) -> dict[tuple[float, float], tuple[float, int]]:
+def _cells(runs: Sequence[Point]) -> dict[tuple[float, float], tuple[float, int]]:
     """{(radius, step size): (mean accuracy, runs)}."""
-    eps, alpha = (levels(point.number(name) for point in own) for name in ("eps", "alpha"))
+    eps, alpha = (levels(point.number(name) for point in runs) for name in ("eps", "alpha"))
     grouped: dict[tuple[float, float], list[float]] = {}
-    for point, value in zip(own, adjusted(own), strict=True):
+    for point, value in zip(runs, adjusted(runs), strict=True):
         grouped.setdefault((eps[point.number("eps")], alpha[point.number("alpha")]), []).append(value)
     return {key: (float(np.mean(values)), len(values)) for key, values in grouped.items()}
 
@@ -58,8 +58,8 @@ def _heatmap(axis: Axes, cells: dict[tuple[float, float], tuple[float, int]]) ->
     low, high = float(np.nanmin(picture)), float(np.nanmax(picture))
     for (eps, alpha), (mean, n) in sorted(cells.items()):
         ink = "black" if mean > low + 0.6 * (high - low) else NEARLY_WHITE
-        place = columns.index(eps) + 0.5, rows.index(alpha) + 0.5
-        axis.annotate(f"{mean:.1f}\nn = {n}", place, ha="center", va="center", fontsize=7, color=ink)
+        position = columns.index(eps) + 0.5, rows.index(alpha) + 0.5
+        axis.annotate(f"{mean:.1f}\nn = {n}", position, ha="center", va="center", fontsize=7, color=ink)
     axis.set_xticks([i + 0.5 for i in range(len(columns))], [f"{value:.2g}" for value in columns])
     axis.set_yticks([i + 0.5 for i in range(len(rows))], [f"{value:.2g}" for value in rows])
     axis.set(xlabel="radius eps", ylabel="step size alpha")
@@ -72,7 +72,7 @@ def norms(request: Request) -> Drawing:
         if "norm" in curve.run.hparams:
             by_norm = by_algorithm.setdefault(curve.run.algorithm, {})
             by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
-    usable = {name: own for name, own in by_algorithm.items() if len(own) > 1}
+    usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}
     if not usable:
         hint = "domainwise sweep --dataset {dataset} --algorithms DAT --hparam norm=linf --out {folder}"
         raise TooFew(request, "runs of one adversarial method with both norms", hint)
@@ -114,17 +114,21 @@ def _pooled(curves: Sequence[Curve]) -> list[Curve]:
 
 def batch_size(request: Request) -> Drawing:
     """The paper's scatter: accuracy against batch size, per unseen domain a regression on its logarithm with a band."""
-    found: dict[str, list[Point]] = {}
+    by_algorithm: dict[str, list[Point]] = {}
     for point in points(request.curves, request.rule):
         if "batch_size" in point.run.hparams:
-            found.setdefault(point.run.algorithm, []).append(point)
-    usable = {name: own for name, own in found.items() if any(_fit(part) for part in _by_domain(request, own).values())}
+            by_algorithm.setdefault(point.run.algorithm, []).append(point)
+    usable = {
+        name: runs
+        for name, runs in by_algorithm.items()
+        if any(_fit(part) for part in _by_domain(request, runs).values())
+    }
     if not usable:
         raise TooFew(request, "three runs of one method with different batch sizes", _SEARCH)
     figure, axes = panels(list(usable), size=3.2)
     sentences = []
-    for axis, (title, own) in zip(axes, usable.items(), strict=True):
-        for i, (domain, part) in enumerate(_by_domain(request, own).items()):
+    for axis, (title, runs) in zip(axes, usable.items(), strict=True):
+        for i, (domain, part) in enumerate(_by_domain(request, runs).items()):
             colour = LIGHT[1 + i % 7]
             sizes = [point.number("batch_size") for point in part]
             _dots(axis, sizes, part, colour)
@@ -139,7 +143,7 @@ def batch_size(request: Request) -> Drawing:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.set(xlabel="batch size per domain", ylabel="accuracy on the unseen domain, %")
-        values = [point.accuracy for point in own]
+        values = [point.accuracy for point in runs]
         room = 0.08 * (max(values) - min(values)) or 1.0
         axis.set_ylim(min(values) - room, max(values) + room)
     legend(figure, axes[0])
@@ -152,14 +156,14 @@ def _fit(part: Sequence[Point]) -> Fit | None:
 
 def radius(request: Request) -> Drawing:
     """Accuracy against the radius: every run a dot, and per unseen domain means ± standard errors at its levels."""
-    found = _by_ball(request, ("eps",))
-    usable = {title: own for title, own in found.items() if len({p.number("eps") for p in own}) > 1}
+    by_ball = _by_ball(request, ("eps",))
+    usable = {title: runs for title, runs in by_ball.items() if len({p.number("eps") for p in runs}) > 1}
     if not usable:
         raise TooFew(request, "runs of one adversarial method with two radii", _SEARCH)
     figure, axes = panels(list(usable), size=3.0)
-    for axis, (_, own) in zip(axes, usable.items(), strict=True):
-        level = levels(point.number("eps") for point in own)
-        for i, (domain, part) in enumerate(_by_domain(request, own).items()):
+    for axis, (_, runs) in zip(axes, usable.items(), strict=True):
+        level = levels(point.number("eps") for point in runs)
+        for i, (domain, part) in enumerate(_by_domain(request, runs).items()):
             colour = LIGHT[1 + i % 7]
             _dots(axis, [point.number("eps") for point in part], part, colour)
             grouped: dict[float, list[float]] = {}
@@ -190,12 +194,12 @@ _SEARCH = "domainwise sweep --dataset {dataset} --algorithms DAT --hparams 20 --
 
 def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:
     """{algorithm and norm: runs}: radii of different norms cannot be compared."""
-    found: dict[str, list[Point]] = {}
+    by_ball: dict[str, list[Point]] = {}
     for point in points(request.curves, request.rule):
         values = point.run.hparams
         if "norm" in values and all(values.get(name) for name in needed):
-            found.setdefault(f"{point.run.algorithm}, {values['norm']}", []).append(point)
-    return found
+            by_ball.setdefault(f"{point.run.algorithm}, {values['norm']}", []).append(point)
+    return by_ball
 
 
 def _by_domain(request: Request, runs: Sequence[Point]) -> dict[str, list[Point]]:

@@ -1,4 +1,4 @@
-"""What figures are drawn from: every run's accuracy and hyper-parameters, levels of a hyper-parameter, regression."""
+"""The data of figures: every run's accuracy and hyper-parameters, levels of a hyper-parameter, regression."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,14 +30,14 @@ class Point:
 
 
 def points(curves: Sequence[Curve], rule: str) -> list[Point]:
-    """One per run and unseen domain that the rule can judge."""
-    found = []
+    """One per run and unseen domain with the evaluations that the rule needs."""
+    result = []
     for curve in curves:
         for unseen in curve.run.test_domains:
             choice = select([curve], unseen, rule)
             if choice is not None:
-                found.append(Point(curve.run, unseen, 100 * choice.accuracy))
-    return found
+                result.append(Point(curve.run, unseen, 100 * choice.accuracy))
+    return result
 
 
 def levels(values: Iterable[float]) -> dict[float, float]:
@@ -48,12 +48,12 @@ def levels(values: Iterable[float]) -> dict[float, float]:
     return {value: 10 ** ((math.floor(2 * math.log10(value)) + 0.5) / 2) for value in distinct}
 
 
-def adjusted(found: Sequence[Point]) -> list[float]:
+def adjusted(runs: Sequence[Point]) -> list[float]:
     """Accuracies with the difficulty of their domains taken out: plus the mean of all, minus that of the domain."""
-    everything = float(np.mean([point.accuracy for point in found]))
-    domains = {point.unseen for point in found}
-    own = {d: float(np.mean([point.accuracy for point in found if point.unseen == d])) for d in domains}
-    return [point.accuracy - own[point.unseen] + everything for point in found]
+    everything = float(np.mean([point.accuracy for point in runs]))
+    domains = {point.unseen for point in runs}
+    mean = {d: float(np.mean([point.accuracy for point in runs if point.unseen == d])) for d in domains}
+    return [point.accuracy - mean[point.unseen] + everything for point in runs]
 
 
 @dataclass(frozen=True)

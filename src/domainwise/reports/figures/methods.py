@@ -48,15 +48,17 @@ def methods(request: Request) -> Drawing:
     lowest = statistics.median(average.mean for _, average in known) - FAR
     near = [cell.mean for row, average in known if average.mean >= lowest for cell in row.cells.values()]
     edge, right = min(near), max(near)
-    for place, (row, average) in enumerate(known):
+    for position, (row, average) in enumerate(known):
         name = row.method.algorithm
         colour = LIGHT[{NEUTRAL: 0, FIRST: 1}.get(name, 3)]
         domains = [cell.mean for cell in row.cells.values()]
-        axis.scatter(domains, [place] * len(domains), s=9, color=colour, alpha=0.4, linewidths=0)
+        axis.scatter(domains, [position] * len(domains), s=9, color=colour, alpha=0.4, linewidths=0)
         if average.mean < lowest:
-            axis.text(edge, place, f"◂ {average}", color=colour, va="center", size="small")
+            axis.text(edge, position, f"◂ {average}", color=colour, va="center", size="small")
             continue
-        axis.errorbar([average.mean], [place], xerr=[average.error], fmt="o", color=colour, capsize=2.5, markersize=5)
+        axis.errorbar(
+            [average.mean], [position], xerr=[average.error], fmt="o", color=colour, capsize=2.5, markersize=5
+        )
         if name == NEUTRAL:
             axis.axvline(average.mean, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
     axis.set_yticks(range(len(known)), [str(row.method) for row, _ in known])

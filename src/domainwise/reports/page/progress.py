@@ -26,16 +26,16 @@ class Failure:
     """The command; empty for a run that diverged, which would diverge again."""
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         unseen = "+".join(self.run.test_domains)
         return f"{title(self.run.dataset)}, unseen {unseen}, draw {self.run.draw}, trial {self.run.trial}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the runs stand, and the commands that made them where they are known."""
+    """How far the runs are, and the commands that made them where they are known."""
 
-    standing: SweepProgress
+    runs: SweepProgress
     failures: tuple[Failure, ...]
     commands: tuple[str, ...]
 
@@ -50,13 +50,13 @@ class Progress:
     @property
     def share(self) -> float:
         """How much has ended, in per cent."""
-        ended = self.standing.total - self.standing.running - self.standing.remaining
-        return 100 * ended / max(1, self.standing.total)
+        ended = self.runs.total - self.runs.running - self.runs.remaining
+        return 100 * ended / max(1, self.runs.total)
 
     @property
     def line(self) -> str:
-        """What is still open, in words; empty when nothing is."""
-        now = self.standing
+        """The open runs, in words; empty when there are none."""
+        now = self.runs
         if not (now.running or now.remaining):
             return ""
         left = f", about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
