@@ -304,7 +304,7 @@ def test_the_demo_shows_what_there_is_of_runs_that_failed(tmp_path: Path) -> Non
     run = [run for run in runs if run.algorithm == "DAT"][1]
     train(run, tmp_path, device="cpu")
     assert [picture.name for picture in draw_pictures(runs, tmp_path)] == ["samples.png", "perturbations.png"]
-    assert [list(row.cells) for row in demo_table(runs, tmp_path).rows] == [["scene2"]]
+    assert [[*map(str, row.cells)] for row in demo_table(runs, tmp_path).rows] == [["scene2"]]
 
 
 def descendants(pid: int) -> set[int]:
