@@ -11,7 +11,7 @@ EXAMPLES = "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list --j
 def list_everything(as_json: Json = False) -> None:
     """Show every algorithm, dataset, network and augmentation, one line each."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.data.augment import AUGMENTATIONS
+    from domainwise.data.augmentations import AUGMENTATIONS
     from domainwise.data.catalogue import DATASETS
     from domainwise.nets import NETWORKS
 
