@@ -39,8 +39,8 @@ from domainwise.cli import (
     train,
     weights,
 )
-from domainwise.cli.common import console, errors_console
 from domainwise.cli.data_progress import decoding_bar
+from domainwise.cli.output import console, errors_console
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
 from domainwise.data.images import progress as decoding_progress

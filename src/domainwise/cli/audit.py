@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
-from domainwise.cli.common import DataRoot, Device, Json, console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ EXAMPLES = (
 
 
 def audit(
-    runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")] = None,
-    dataset: OfDataset = None,
-    test_domain: OfDomain = None,
-    trial: OfTrial = None,
+    runs: options.Runs,
+    out: options.AlsoPicture = None,
+    dataset: options.OfDataset = None,
+    test_domain: options.OfDomain = None,
+    trial: options.OfTrial = None,
     selected: Annotated[
         bool, typer.Option("--selected", help="Of a sweep, every run that a rule selected; kept with its records.")
     ] = False,
-    data_root: DataRoot = None,
-    device: Device = "cpu",
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "cpu",
+    as_json: options.Json = False,
 ) -> None:
     """What did a model use? The object, or a shortcut: colour, background, whatever tells the domains apart.
 

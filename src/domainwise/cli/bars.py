@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from domainwise.cli.common import errors_console, say
+from domainwise.cli.output import errors_console, say
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 

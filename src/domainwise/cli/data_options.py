@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from domainwise.cli.common import errors_console, say
+from domainwise.cli.output import errors_console, say
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset

@@ -18,7 +18,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from domainwise.cli.common import errors_console
+from domainwise.cli.output import errors_console
 
 if TYPE_CHECKING:
     from domainwise.data.sources.downloads import Download

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.sweep import follow_runs
 from domainwise.core.errors import UserError
 
@@ -20,9 +21,9 @@ def demo(
     ] = False,
     steps: Annotated[int | None, typer.Option(help="Training steps per run (default: 601).")] = None,
     workers: Annotated[int | None, typer.Option(help="Runs at once (default: one per core).", min=1)] = None,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    as_json: Json = False,
+    device: options.Device = "cpu",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Digits over coloured backgrounds: which method still reads them over a background it never saw?
 

@@ -6,13 +6,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, print_json
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json
 
 EXAMPLES = "Examples:  [bold]domainwise doctor[/]   ·   [bold]domainwise doctor --json --data-root ~/data[/]"
 SIGNS = {True: "[green]✓[/]", None: "[dim]–[/]", False: "[red]✗[/]"}
 
 
-def doctor(data_root: DataRoot = None, as_json: Json = False) -> None:
+def doctor(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
     """Say what is here: versions, devices, precisions, optional packages, data, weights, plugins, disk space.
 
     A dash is something absent that some commands want, a cross something that will not work; then the exit status is 1.

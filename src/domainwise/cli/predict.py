@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -29,18 +30,15 @@ EVALUATE_EXAMPLES = (
 CLASSES_SHOWN = 10
 """More do not fit a terminal; --json has all."""
 
-ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
-
 
 def predict(
-    model: ModelFolder,
-    images: Images,
+    model: options.ModelFolder,
+    images: options.Images,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write file, class and all probabilities here instead.")
     ] = None,
     domain: Annotated[str | None, typer.Option(help="The training domain all images come from (MTL uses it).")] = None,
-    device: Device = "auto",
+    device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
@@ -109,12 +107,12 @@ def _print(value: Any) -> None:
 
 
 def evaluate(
-    model: ModelFolder,
+    model: options.ModelFolder,
     data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
-    skip_bad: SkipBad = False,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    skip_bad: options.SkipBad = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
     from domainwise.models.folder import load_model

@@ -1,12 +1,11 @@
-"""What the commands share: consoles, options, and reading NAME=VALUE."""
+"""The options and arguments that several commands share, and how their values are read."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from domainwise.cli import complete
 from domainwise.core.errors import UserError
@@ -14,24 +13,16 @@ from domainwise.core.errors import UserError
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
 
-
-def _console(stderr: bool) -> Console:
-    """A terminal has its own width; a file or pipe gets lines long enough for a table."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
-
-
-console = _console(stderr=False)
-"""Results go here."""
-errors_console = _console(stderr=True)
-"""Progress and errors go here, so that standard output is clean for scripts."""
-
-
-def say(line: str, to: Console = console) -> None:
-    """A line as it stands: brackets in a user's names are no markup, and where to break it is the terminal's matter."""
-    to.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
+Dataset = Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)]
+Algorithms = Annotated[str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)]
+Steps = Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")]
+Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")]
+FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")]
+Baseline = Annotated[str, typer.Option(help="What paired differences are taken to.")]
+Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
+AlsoPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
+Results = Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")]
+SweepFolder = Annotated[Path, typer.Argument(help="A sweep's folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
 FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
@@ -41,7 +32,7 @@ Track = Annotated[list[str] | None, typer.Option(help="Also record, per training
 Weights = Annotated[
     str, typer.Option(help="File a pre-trained network starts from (default: the published one, in the data root).")
 ]
-Own = Annotated[
+DataFolder = Annotated[
     Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
 ]
 SkipBad = Annotated[
@@ -66,13 +57,22 @@ LogTo = Annotated[
     list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets (default: $DOMAINWISE_DATA).")]
+On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
+Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
+PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
+Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")]
+OfDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
+OfDomain = Annotated[str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")]
+OfTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
+ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
 
 
-def print_json(value: Any) -> None:
-    console.file.write(json.dumps(value, indent=1) + "\n")
-
-
-def names(text: str) -> tuple[str, ...]:
+def parse_names(text: str) -> tuple[str, ...]:
     """ "ERM,DAT" -> ("ERM", "DAT")."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
