@@ -39,11 +39,11 @@ from domainwise.cli import (
     train,
     weights,
 )
-from domainwise.cli.data_progress import decoding_bar
 from domainwise.cli.output import console, errors_console
+from domainwise.cli.progress import decoding_progress
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.data.images import progress as decoding_progress
+from domainwise.data.images import progress as image_progress
 from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.set_options(verbose, log_file)
-    decoding_progress.show = decoding_bar
+    image_progress.show = decoding_progress
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import options
-from domainwise.cli.bars import shown_training
 from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.sweep import follow_runs, print_estimate
+from domainwise.cli.progress import follow_runs, training_progress
+from domainwise.cli.sweep import print_estimate
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -94,7 +94,7 @@ def compare(
     result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
-        with shown_training(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
             refitted(plan, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli import options
-from domainwise.cli.data_progress import download_bar
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import download_progress
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def get(
     if missing := [part for part in parts if not part.look(root)]:
         writable_folder(root, argument="data_root")
     problems: list[UserError] = []
-    with download_bar() as progress:
+    with download_progress() as progress:
         for part in missing:
             try:
                 part.get(root, name, progress=progress, say=partial(say, to=errors_console))

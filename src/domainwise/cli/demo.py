@@ -7,7 +7,7 @@ import typer
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.sweep import follow_runs
+from domainwise.cli.progress import follow_runs
 from domainwise.core.errors import UserError
 
 EXAMPLES = "Examples:  [bold]domainwise demo[/]   ·   [bold]domainwise demo --all --trials 5 --out runs/demo5[/]"

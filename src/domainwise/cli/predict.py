@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -61,14 +62,13 @@ def predict(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    silent = not errors_console.is_terminal or (console.is_terminal and csv_file is None)  # the lines show progress
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
+    silent = console.is_terminal and csv_file is None  # the lines show progress
     rows = io.StringIO(newline="")
     table = csv.writer(rows, lineterminator="\n")
     table.writerow(["file", "class", "confidence", *loaded.classes])
     unreadable = 0
-    with bar:
+    with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
+        bar.start()
         task = bar.add_task("predicting", total=len(paths))
         for batch in read_batches(paths, loaded):
             for line in batch.unreadable:

@@ -1,7 +1,6 @@
 """`domainwise sweep`."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,14 +9,12 @@ import typer
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import follow_runs
 from domainwise.cli.status import list_failures, progress_json
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from domainwise.protocol.records import Status
-    from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
-    from domainwise.sweeps.events import Event
 
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
@@ -183,18 +180,6 @@ def run_plans(
     list_failures(progress)
     if progress.failed:
         raise typer.Exit(1)
-
-
-def follow_runs(runs: Sequence[Any], events: "Generator[Event]", out: Path) -> "dict[Run, Status]":
-    """Shows the progress of runs until all have ended, and returns how; Ctrl-C ends the command with status 130."""
-    from domainwise.cli.progress import follow
-
-    try:
-        with closing(events):
-            return follow(runs, events, errors_console, out)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
 
 
 def parse_per_gpu(text: str) -> int | None:

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli import complete, options
-from domainwise.cli.bars import shown_training
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import training_progress
 from domainwise.core import torchrun
 
 EXAMPLES = (
@@ -81,7 +81,7 @@ def train(
         track=track or (),
     )
     run = plan_run(chosen, algorithm, unseen, training, train_domains=train_domain, draw=draw, trial=trial)
-    with shown_training(str(run), run.steps) as progress:
+    with training_progress(str(run), run.steps) as progress:
         outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     if torchrun.rank():
         return

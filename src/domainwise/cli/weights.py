@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli import options
-from domainwise.cli.data_progress import download_bar
 from domainwise.cli.output import console, print_json, say
+from domainwise.cli.progress import download_progress
 from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
@@ -96,6 +96,6 @@ def get(
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
     writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
-    with download_bar() as progress:
+    with download_progress() as progress:
         file = fetch(download, root, progress(download))
     say(f"{name} is in {file}")
