@@ -19,7 +19,7 @@ EXAMPLES = (
 
 
 def cam(
-    runs: options.Runs,
+    runs: options.RunFolders,
     images: Annotated[
         list[Path] | None, typer.Option(help="Image file; repeat for several (default: from the unseen domain).")
     ] = None,
@@ -30,9 +30,9 @@ def cam(
         str, typer.Option(help="grad-cam, or hires-cam: for networks that flatten their last maps, as small-cnn.")
     ] = "grad-cam",
     out: options.Picture = Path("heatmaps.png"),
-    dataset: options.OfDataset = None,
-    test_domain: options.OfDomain = None,
-    trial: options.OfTrial = None,
+    dataset: options.FilterDataset = None,
+    test_domain: options.FilterDomain = None,
+    trial: options.FilterTrial = None,
     data_root: options.DataRoot = None,
     device: options.Device = "cpu",
     as_json: options.Json = False,

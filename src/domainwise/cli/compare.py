@@ -50,7 +50,7 @@ def compare(
     by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
     first named) unless another is ahead of it by more than noise.
     """
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
@@ -58,7 +58,7 @@ def compare(
     from domainwise.sweeps.launch import launch
     from domainwise.sweeps.plan import plan_sweep, training_options
 
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     training = training_options(
         device,
         data_root,

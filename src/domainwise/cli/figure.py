@@ -25,7 +25,7 @@ def figure(
             ),
         ),
     ],
-    folder: options.Results,
+    folder: options.ResultsFolder,
     out: Annotated[
         Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")
     ] = None,

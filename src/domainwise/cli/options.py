@@ -20,8 +20,8 @@ Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weight
 FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")]
 Baseline = Annotated[str, typer.Option(help="What paired differences are taken to.")]
 Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
-AlsoPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
-Results = Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")]
+OptionalPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
+ResultsFolder = Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")]
 SweepFolder = Annotated[Path, typer.Argument(help="A sweep's folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
@@ -64,10 +64,14 @@ Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default:
 Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
-Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")]
-OfDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
-OfDomain = Annotated[str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")]
-OfTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")
+]
+FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
+FilterDomain = Annotated[
+    str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")
+]
+FilterTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
 Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
 

@@ -16,7 +16,7 @@ EXAMPLES = (
 
 
 def report(
-    folder: options.Results,
+    folder: options.ResultsFolder,
     out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
     baseline: options.Baseline = "ERM",
     no_models: Annotated[

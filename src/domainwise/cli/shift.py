@@ -34,7 +34,7 @@ def shift(
     fixed: Annotated[
         bool, typer.Option("--fixed", help="OoD-Bench's fixed thresholds instead of calibrated ones.")
     ] = False,
-    out: options.AlsoPicture = None,
+    out: options.OptionalPicture = None,
     skip_bad: options.SkipBad = False,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",

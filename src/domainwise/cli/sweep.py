@@ -67,12 +67,12 @@ def sweep(
     as_json: options.Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.plan import plan_sweep, training_options
 
     cells = grid_cells(grid or [])
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     fixed = options.parse_hparams(hparam or [])
     training = training_options(
         device,

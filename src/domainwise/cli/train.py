@@ -56,14 +56,14 @@ def train(
     as_json: options.Json = False,
 ) -> None:
     """Train one model with some domains unseen, and evaluate it on them. Continues if it was interrupted."""
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.data.catalogue import DATASETS
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
     from domainwise.sweeps.plan import plan_run, training_options
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
     training = training_options(
         device,
