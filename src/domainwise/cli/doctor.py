@@ -63,7 +63,7 @@ def doctor(data_root: options.DataRoot = None, as_json: options.Json = False) ->
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `good` is False where something asked for cannot work, None where it is merely absent."""
+    """The state of one part. `good` is False if it does not work, None if it is merely absent."""
 
     part: str
     name: str

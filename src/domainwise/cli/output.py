@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 def _console(stderr: bool) -> Console:
-    """A terminal has its own width; a file or pipe gets lines long enough for a table."""
+    """A console as wide as the terminal, or 120 columns for a file or pipe."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=120)
 
@@ -19,7 +19,7 @@ errors_console = _console(stderr=True)
 
 
 def say(line: str, to: Console = console) -> None:
-    """A line as it stands: brackets in a user's names are no markup, and where to break it is the terminal's matter."""
+    """Prints a line unchanged: brackets in names are not markup, and only the terminal wraps it."""
     to.print(line, soft_wrap=True, highlight=False, markup=False)
 
 

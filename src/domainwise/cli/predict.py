@@ -5,7 +5,7 @@ import io
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -82,7 +82,8 @@ def predict(
                     )
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
-                    _print({"file": str(one.file), "class": one.label, "probabilities": probabilities})
+                    row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
+                    console.file.write(json.dumps(row) + "\n")
                 else:
                     console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
@@ -100,10 +101,6 @@ def predict(
 def _printable(file: Path) -> str:
     """The name with replacement characters for bytes that are not UTF-8, as old archives leave them."""
     return str(file).encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _print(value: Any) -> None:
-    console.file.write(json.dumps(value) + "\n")
 
 
 def evaluate(
@@ -129,7 +126,8 @@ def evaluate(
         print_json(result.as_json())
         return
     title = escape(f"Accuracy of {model} on {environments.name}, per cent")
-    table = Table(title=title, caption=_caption(loaded))
+    caption = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
+    table = Table(title=title, caption=escape(caption))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
     for heading in ("images", "all", *map(escape, shown)):
@@ -142,7 +140,3 @@ def evaluate(
     if any(score.trained_on for score in result.domains.values()):
         say("(trained on): these may include the very images the model was trained on.")
     say(str(result))
-
-
-def _caption(loaded: Any) -> str:
-    return escape(f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}")

@@ -14,7 +14,11 @@ from domainwise.cli.status import list_failures, progress_json
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
+    from domainwise.sweeps.collection import Collection
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.plan import Plan
 
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
@@ -99,7 +103,7 @@ def sweep(
             space=space,
             test_domains=options.parse_names(test_domains),
             pairs=pairs,
-            variant=_cell_name(cell),
+            variant=", ".join(f"{name} {value}" for name, value in cell.items()),
             hparams=fixed | cell,
         )
         for cell in cells
@@ -112,7 +116,7 @@ def sweep(
 def launcher_options(
     on: str, workers: int | None, per_gpu: str, address: str | None, slurm: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The arguments of `sweep.launch.launch`, from flags."""
+    """The arguments of `sweeps.launch.launch`, from flags."""
     return {
         "on": on,
         "workers": workers,
@@ -133,20 +137,15 @@ def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
     return [{name: value for one in cell for name, value in one.items()} for cell in product(*axes)]
 
 
-def _cell_name(cell: "Mapping[str, Value]") -> str:
-    """The variant of a grid's cell: what tables show beside the algorithm."""
-    return ", ".join(f"{name} {value}" for name, value in cell.items())
-
-
 def run_plans(
-    plans: Sequence[Any],
-    settings: Any,
+    plans: "Sequence[Plan]",
+    settings: "Settings",
     launcher: Mapping[str, Any],
     *,
     dry_run: bool,
     as_json: bool,
     differences: Sequence[str] | None = None,
-    show: Callable[[Any], None] | None = None,
+    show: "Callable[[Collection], None] | None" = None,
 ) -> None:
     """Executes plans into one folder and shows the results, by the selection rules of the plans' datasets.
 
@@ -192,8 +191,8 @@ def parse_per_gpu(text: str) -> int | None:
 
 
 def print_estimate(
-    runs: Sequence[Any],
-    settings: Any,
+    runs: "Sequence[Run]",
+    settings: "Settings",
     launcher: Mapping[str, Any],
     *,
     as_json: bool,
@@ -208,16 +207,16 @@ def print_estimate(
 
     missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
     data, weights = settings.missing_inputs(missing)
+    local = launcher["on"] == "local"
     seconds, reason = None, "the data is not there"
     if not data:
         try:
             pick_device(settings.device)
             seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
         except UserError as error:
-            if launcher["on"] == "local":
+            if local:
                 raise
             reason = str(error)
-    local = launcher["on"] == "local"
     at_once = (launcher["workers"] or default_workers(settings.device)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)
