@@ -22,7 +22,7 @@ class Session:
 
     Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
     trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
-    batches, so their results are paired. `execution` is how steps run; by default the fastest way on the device.
+    batches, so their results are paired. `execution` defines how steps run; by default the fastest way on the device.
     """
 
     def __init__(
