@@ -13,10 +13,11 @@ from PIL import Image
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
-from domainwise.models.source import source
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan import plan_run
 
@@ -117,9 +118,9 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
 def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments, tmp_path: Path) -> None:
     """The accuracies in the record, from the saved model: what a prediction depends on must have been saved."""
     model = dw.fit(data, name, test_domains=["lab"], out=tmp_path, **QUICK)
-    named = source(data)
-    run = plan_run(named.dataset, name, ["lab"], hparams={"batch_size": 8}, steps=3)
-    outcome = train(run, tmp_path / "again", device="cpu", environments=named.environments)
+    named = with_fingerprint(data)
+    run = plan_run(Dataset.from_environments(named), name, ["lab"], hparams={"batch_size": 8}, steps=3)
+    outcome = train(run, tmp_path / "again", device="cpu", environments=named)
     assert outcome.algorithm is not None
     parts = splits_to_evaluate(run, data)
     judged = evaluate(outcome.algorithm, data, parts, run.train_domains)

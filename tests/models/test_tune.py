@@ -16,11 +16,10 @@ from commands import commands
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
-from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset
+from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset, with_fingerprint
 from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
 from domainwise.models.search import finished_curves, ranked_candidates
-from domainwise.models.source import source
 from domainwise.models.tune import choose
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
@@ -286,7 +285,7 @@ def test_changed_or_damaged_data_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_training_does_not_depend_on_where_its_data_lies(tmp_path: Path) -> None:
-    named = source(table()).environments
+    named = with_fingerprint(table())
     states = []
     for parent in ("here", "there"):
         data = saved_dataset(save_environments(named, tmp_path / parent / named.name))

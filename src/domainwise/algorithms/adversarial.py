@@ -161,7 +161,7 @@ class DAT(PersistentPerturbation):
 
     Paper: Xin et al. 2023, https://arxiv.org/abs/2212.09082.
     Note: with one training domain it is UAT. `update=joint` makes one step on the mean over domains, as in practice;
-    `literal` one step per domain in turn, as Algorithm 1 reads. On NICO the paper sets `loss_cap=2`.
+    `literal` one step per domain in turn, as Algorithm 1 is written. On NICO the paper sets `loss_cap=2`.
     Try it: when every domain has a look (background, camera, scanner) that says nothing about the label.
     """
 
@@ -182,7 +182,7 @@ class DAT(PersistentPerturbation):
 class LDAT(Penalised):
     """Linearised DAT with delta = x: mean_e [R_e + lambda (E_e <grad_x loss, x>)^2].
 
-    Paper: the Remark of Xin et al. 2023, https://arxiv.org/abs/2212.09082, at the level of environments.
+    Paper: the Remark of Xin et al. 2023, https://arxiv.org/abs/2212.09082, at the level of domains.
     Note: without biases and with piecewise linear activations this is IRM's penalty; lambda and anneal are as for IRM.
     Try it: to study how IRM and DAT are related.
     """

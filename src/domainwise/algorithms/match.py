@@ -1,6 +1,7 @@
 """Matching: methods that make features similarly distributed in all domains, or depend on the domain."""
 
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,6 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import LR, Draw, algorithm, batch_size, cross_entropy
 from domainwise.algorithms.risk import ERM
-from domainwise.nets.mlp import perceptron
 from domainwise.protocol.spaces import Choice, LogInteger, LogUniform
 
 
@@ -150,6 +150,14 @@ class DANN(ERM):
 
     def sample_weights(self, y: Tensor) -> Tensor:
         return torch.full_like(y, 1 / y.numel(), dtype=self.problem.low.dtype)
+
+
+def perceptron(widths: Sequence[int], dropout: float) -> nn.Sequential:
+    """Linear layers between these widths, with dropout and ReLU after all but the last."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.Dropout(dropout), nn.ReLU()]
+    return nn.Sequential(*layers[:-2])
 
 
 @algorithm

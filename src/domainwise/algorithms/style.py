@@ -51,7 +51,7 @@ class RSC(ERM):
 
 @algorithm
 class SagNet(ERM):
-    """Content without style: mean R_e on features whose style is swapped, and features from which style cannot be told.
+    """Content without style: mean R_e on features whose style is swapped, and features that hide the style.
 
     A content branch c sees features normalised and given other statistics (mean and variance over the features, a
     random share of another sample's); a style branch s sees another sample's content with the sample's own statistics.

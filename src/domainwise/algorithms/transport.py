@@ -13,10 +13,10 @@ from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform, U
 
 @algorithm
 class WRM(ERM):
-    """Worst case at a price: mean_e E_e max_x' [loss(x') - gamma |x' - x|^2], ten steps of plain gradient ascent.
+    """Worst case at a cost: mean_e E_e max_x' [loss(x') - gamma |x' - x|^2], ten steps of plain gradient ascent.
 
     Paper: Sinha et al. 2018, https://arxiv.org/abs/1710.10571.
-    Note: there is no ball and no clamp; the inner step is at most 1 / (2 gamma), lest the price overshoot.
+    Note: there is no ball and no clamp; the inner step is at most 1 / (2 gamma), so that the cost does not overshoot.
     Try it: when small, smooth changes of the input are expected.
     """
 

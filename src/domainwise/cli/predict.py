@@ -112,15 +112,15 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
+    from domainwise.data.find import find_dataset
     from domainwise.models.folder import load_model
-    from domainwise.models.source import source
 
     loaded = load_model(model, device=device)
     if loaded.preprocessing.vectors:
         raise UserError(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
-    environments = source(data, data_root, loaded.preprocessing.shape[-1], skip_bad=skip_bad).environments
+    environments = find_dataset(data, skip_bad=skip_bad).load(data_root, loaded.preprocessing.shape[-1])
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json())

@@ -1,6 +1,7 @@
 """Minibatches [E, B, C, H, W]: B images of each of E training domains, drawn with replacement on the device."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,20 +90,13 @@ class StreamedBatches(Batches):
     Each batch is copied to the same memory on the device, which captured steps read.
     """
 
-    def __init__(
-        self,
-        environments: Environments,
-        rows: Sequence[Tensor],
-        batch_size: int,
-        generator: torch.Generator,
-        prepare: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
-        super().__init__(environments, rows, batch_size, generator, prepare)
-        self.prefetcher = Prefetcher(environments.device)
-        self.taken = generator.get_state()
-        shape = (len(rows), batch_size)
-        self.images = torch.empty(*shape, *environments.shape, dtype=environments.images.dtype, device=self.rows.device)
-        self.labels = torch.empty(shape, dtype=environments.labels.dtype, device=self.rows.device)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        data, shape = self.environments, (len(self.sizes), self.batch_size)
+        self.prefetcher = Prefetcher(data.device)
+        self.taken = self.generator.get_state()
+        self.images = torch.empty(*shape, *data.shape, dtype=data.images.dtype, device=data.device)
+        self.labels = torch.empty(shape, dtype=data.labels.dtype, device=data.device)
 
     def advance(self) -> None:
         images, labels = self.next()

@@ -171,27 +171,21 @@ class Environments:
             raise UserError(self.absent[domain], argument="data_root")
         if domain not in self.sizes:
             raise unknown(f"domain of {self.name}", domain, self.sizes)
-        start = 0
-        for name, size in self.sizes.items():
-            if name == domain:
-                break
-            start += size
+        start = sum(self.sizes[earlier] for earlier in self.domains[: self.domains.index(domain)])
         return torch.arange(start, start + self.sizes[domain])
 
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
-        """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`."""
-        rows, count = self.rows(domain), self.held_out_count(domain, held_out)
-        rows = rows[permutation(len(rows), "split", trial, domain)]
-        return {"out": rows[:count], "in": rows[count:]}
+        """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`.
 
-    def held_out_count(self, domain: str, held_out: float = HELD_OUT) -> int:
-        """The size of the domain's `out` split; a domain too small to be split is a UserError."""
-        size = len(self.rows(domain))
-        count = int(held_out * size)
+        A domain too small to be split is a UserError.
+        """
+        rows = self.rows(domain)
+        count = int(held_out * len(rows))
         if held_out and not count:
             least = math.ceil(1 / held_out)
-            raise UserError(f"{self.name}/{domain}: {size} images; a domain needs at least {least} to be split")
-        return count
+            raise UserError(f"{self.name}/{domain}: {len(rows)} images; a domain needs at least {least} to be split")
+        rows = rows[permutation(len(rows), "split", trial, domain)]
+        return {"out": rows[:count], "in": rows[count:]}
 
     @property
     def device(self) -> torch.device:

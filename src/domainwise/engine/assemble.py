@@ -1,6 +1,8 @@
-"""A run's network and algorithm from their names: for a training, and for a trained model."""
+"""A run's network and algorithm from their names, for training and for prediction."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 
@@ -8,6 +10,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm, Problem
 from domainwise.core.errors import UserError
 from domainwise.data.preprocessing import Preprocessing
+from domainwise.nets.loading import start_from
 from domainwise.nets.network import Network, build
 from domainwise.protocol.spaces import HParams
 
@@ -29,21 +32,29 @@ def make_network(name: str, problem: Problem, hparams: HParams, precision: str) 
     return net
 
 
-def make_predictor(
+def make_algorithm(
     algorithm: str,
     network: str,
     hparams: HParams,
     preprocessing: Preprocessing,
     sizes: Sequence[int],
     precision: str = "fp32",
+    *,
+    noise: torch.Generator | None = None,
+    weights: str = "",
+    data_root: Path | None = None,
 ) -> Algorithm:
-    """An algorithm in eval mode whose weights are still to be loaded; it has no optimisers and cannot be trained.
+    """An algorithm with a new network, which starts from `weights` (a reference) if there are any.
 
-    `sizes` are the numbers of training samples per domain. The caller's random state is unchanged.
+    `sizes` are the numbers of training samples per domain. Steps draw random numbers from `noise`. Without it the
+    algorithm only predicts: it has no optimisers, is in eval mode, and leaves the caller's random state unchanged.
     """
     low, high = preprocessing.low, preprocessing.high
     problem = Problem(tuple(sizes), len(preprocessing.classes), preprocessing.shape, low, high)
-    with torch.random.fork_rng(devices=[]):
+    with nullcontext() if noise else torch.random.fork_rng(devices=[]):
         net = make_network(network, problem, hparams, precision)
-        noise = torch.Generator(low.device)
-        return ALGORITHMS[algorithm](net, problem, hparams, noise, trainable=False).eval()
+        if weights:
+            start_from(net.features, weights, data_root)
+        stream = noise or torch.Generator(low.device)
+        made = ALGORITHMS[algorithm](net, problem, hparams, stream, trainable=noise is not None)
+    return made if noise else made.eval()

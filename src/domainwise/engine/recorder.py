@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes what one training leaves in its folder; `checkpoint` is the one that it continues from."""
+    """Writes the records, checkpoints, model and status of one training; `checkpoint` is the one it continues from."""
 
     def __init__(
         self,

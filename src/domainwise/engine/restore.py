@@ -9,7 +9,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
-from domainwise.engine.assemble import make_predictor
+from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
@@ -43,7 +43,7 @@ def restore(
     rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
     data = data.standardised(torch.cat(rows)).to(pick_device(device))
     sizes = [len(part) for part in rows]
-    algorithm = make_predictor(run.algorithm, run.network, run.hparams, data.preprocessing, sizes, run.precision)
+    algorithm = make_algorithm(run.algorithm, run.network, run.hparams, data.preprocessing, sizes, run.precision)
     try:
         algorithm.load_state_dict(folder.load_model())
     except RuntimeError as error:

@@ -5,17 +5,14 @@ from typing import Any
 
 import torch
 
-from domainwise.algorithms import ALGORITHMS
-from domainwise.algorithms.base import Algorithm, Problem
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
 from domainwise.data.augment import preparation
 from domainwise.data.batches import batches_of
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import make_network
+from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.ranks import Ranks
-from domainwise.nets.loading import start_from
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.runs import Run
 
@@ -25,7 +22,7 @@ class Session:
 
     Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
     trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
-    batches, so their results are paired. `execution` is how steps run; by default the fastest way on the device.
+    batches, so their results are paired. `execution` defines how steps run; by default the fastest way on the device.
     """
 
     def __init__(
@@ -37,13 +34,23 @@ class Session:
         *,
         execution: Execution | None = None,
     ) -> None:
-        self.run, self.device, self.data_root = run, device, data_root
+        self.run, self.device = run, device
         domains = (*run.train_domains, "unseen", *run.test_domains)
         keys: tuple[str | int, ...] = (title(run.dataset), *domains, run.draw, run.trial, run.seed)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         self.environments = environments.standardised(torch.cat(rows)).to(device)
         torch.manual_seed(seeds.seed("weights", *keys))
-        self.algorithm = self._algorithm(tuple(len(r) for r in rows), seeds.generator("noise", *keys, device=device))
+        self.algorithm = make_algorithm(
+            run.algorithm,
+            run.network,
+            run.hparams,
+            self.environments.preprocessing,
+            [len(part) for part in rows],
+            run.precision,
+            noise=seeds.generator("noise", *keys, device=device),
+            weights=run.weights,
+            data_root=data_root,
+        )
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
@@ -59,14 +66,6 @@ class Session:
             settle=self.batches.settle,
             prepare=prepare,
         )
-
-    def _algorithm(self, sizes: tuple[int, ...], noise: torch.Generator) -> Algorithm:
-        run, data = self.run, self.environments
-        problem = Problem(sizes, len(data.classes), data.shape, data.low, data.high)
-        network = make_network(run.network, problem, run.hparams, run.precision)
-        if run.weights:
-            start_from(network.features, run.weights, self.data_root)
-        return ALGORITHMS[run.algorithm](network, problem, run.hparams, noise)
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""

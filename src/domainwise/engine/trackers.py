@@ -6,7 +6,7 @@ on. A run that continues from its checkpoint continues its curves.
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,16 +130,15 @@ class Trackers:
         for record in records:
             values[f"accuracy/{record.domain}/{record.split}"] = record.accuracy
             values[f"loss/{record.domain}/{record.split}"] = record.loss
-        for name, tracker in list(self.active.items()):
-            try:
-                tracker.record(step, values)
-            except Exception as error:
-                self._drop(name, error)
+        self._each(lambda tracker: tracker.record(step, values))
 
     def end(self, status: Status | None) -> None:
+        self._each(lambda tracker: tracker.end(status))
+
+    def _each(self, notify: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self.active.items()):
             try:
-                tracker.end(status)
+                notify(tracker)
             except Exception as error:
                 self._drop(name, error)
 

@@ -117,7 +117,7 @@ def training(
     with ranks.all_succeed():
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
         for domain in run.domains:
-            data.held_out_count(domain, run.held_out_of(domain))
+            data.split(domain, run.trial, run.held_out_of(domain))  # raises if the domain is absent or too small
     parent = ranks.on_rank_zero(partial(files.writable_folder, Path(out)))
     folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()

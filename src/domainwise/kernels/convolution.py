@@ -115,19 +115,8 @@ def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         sums = dz.sum((2, 3), dtype=torch.float32)
     else:
         dz, sums = torch.ops.domainwise.relu_backward(channels_last(dy), y, for_bias)
-    dx, dweight, _ = torch.ops.aten.convolution_backward(
-        dz,
-        x,
-        weight,
-        None,
-        [ctx.stride] * 2,
-        [ctx.padding] * 2,
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [for_x, for_weight, False],
-    )
+    given = dz, x, weight, None, [ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1
+    dx, dweight, _ = torch.ops.aten.convolution_backward(*given, [for_x, for_weight, False])
     dbias = sums.sum(0).to(weight.dtype) if for_bias else None
     return dx, dweight, dbias, dz if for_added else None, None, None
 

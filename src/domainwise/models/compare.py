@@ -17,7 +17,7 @@ from scipy import stats
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.models.fit import records_folder
-from domainwise.models.search import Candidate, finished_curves, search_candidates
+from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
@@ -120,17 +120,8 @@ def compare(
     """
     training = training_options(device, data_root, **options)
     with records_folder(out) as folder:
-        plan = search_candidates(
-            environments,
-            algorithms,
-            training,
-            candidates=candidates,
-            trials=trials,
-            test_domains=test_domains,
-            settings=Settings(folder, device, data_root, retry=True),
-            workers=workers,
-            progress=progress,
-        )
+        plan = plan_candidates(environments, algorithms, training, candidates, trials, test_domains, folder)
+        train_candidates(plan, Settings(folder, device, data_root, retry=True), workers, progress)
         return comparison(plan, folder)
 
 

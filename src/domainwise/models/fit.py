@@ -13,12 +13,14 @@ import torch
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
+from domainwise.data.find import find_dataset
+from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
-from domainwise.models.source import source
-from domainwise.protocol.options import TrainingKeywords, TrainingOptions
+from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
 from domainwise.sweeps.plan import plan_run, training_options
 
@@ -49,45 +51,23 @@ def fit(
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
     image_size, augmentation.
     """
-    return fit_with(
-        training_options(device, data_root, **options),
-        environments,
-        algorithm,
-        test_domains=test_domains,
-        held_out=held_out,
-        device=device,
-        out=out,
-        data_root=data_root,
-        progress=progress,
-    )
-
-
-def fit_with(
-    options: TrainingOptions,
-    environments: Environments | Path | str,
-    algorithm: str,
-    *,
-    test_domains: Sequence[str | int] | str | int,
-    held_out: float | None = None,
-    device: str,
-    out: Path | str | None,
-    data_root: Path | None,
-    progress: Callable[[int], None],
-) -> Model:
-    """`fit` with its options made."""
+    training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
         raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
-    data = source(environments, data_root, options.image_size, options.network)
+    if isinstance(environments, Environments):
+        data = with_fingerprint(environments)
+        dataset = Dataset.from_environments(data)
+    else:
+        dataset = find_dataset(str(environments)).for_network(training.network)
+        data = dataset.load(data_root, training.image_size)
     if held_out is not None:
         if not 0 <= held_out < 1:
             raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
-        data = replace(data, dataset=replace(data.dataset, held_out=held_out))
-    run = plan_run(data.dataset, algorithm, test_domains, options)
+        dataset = replace(dataset, held_out=held_out)
+    run = plan_run(dataset, algorithm, test_domains, training)
     with records_folder(out) as folder:
-        outcome = train(
-            run, folder, device=device, data_root=data_root, environments=data.environments, progress=progress
-        )
-        model = trained_model(outcome, data.environments, device)
+        outcome = train(run, folder, device=device, data_root=data_root, environments=data, progress=progress)
+        model = trained_model(outcome, data, device)
         if out is not None:
             model.save(folder)
     return model

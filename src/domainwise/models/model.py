@@ -15,12 +15,12 @@ from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import make_predictor
+from domainwise.data.find import load_dataset
+from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
-from domainwise.models.source import source
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Model:
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
         sizes = tuple(card.domains.values())
-        self.algorithm = make_predictor(card.algorithm, card.network, _hparams(card), self.preprocessing, sizes)
+        self.algorithm = make_algorithm(card.algorithm, card.network, _hparams(card), self.preprocessing, sizes)
         self.algorithm.load_state_dict(dict(weights))
 
     @property
@@ -109,7 +109,7 @@ class Model:
         Classes are matched by name.
         """
         if not isinstance(environments, Environments):
-            environments = source(environments, data_root, self.card.shape[-1]).environments
+            environments = load_dataset(environments, data_root, self.card.shape[-1])
         if environments.shape != self.card.shape:
             raise UserError(f"{environments.name} has inputs of shape {environments.shape}, not {self.card.shape}")
         if foreign := [name for name in environments.classes if name not in self.classes]:

@@ -16,8 +16,7 @@ import numpy as np
 
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
-from domainwise.data.sources.saved import save_environments, saved_dataset
-from domainwise.models.source import source
+from domainwise.data.sources.saved import save_environments, saved_dataset, with_fingerprint
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
@@ -29,42 +28,35 @@ from domainwise.sweeps.launch import launch
 from domainwise.sweeps.plan import Plan, plan_sweep
 
 
-def search_candidates(
+def plan_candidates(
     data: Environments | Path | str,
     algorithms: str | Sequence[str],
     options: TrainingOptions,
-    *,
     candidates: int,
     trials: int,
     test_domains: Sequence[str | int] | str | int,
-    settings: Settings,
-    workers: int | None,
-    progress: Callable[[Event], None],
+    out: Path,
 ) -> Plan:
-    """Trains the missing runs of a search, several at once in worker processes; their records lie in `settings.out`.
-
-    Data in memory is saved in that folder, so that worker processes can load it.
-    """
+    """The search for a model of this data. Data in memory is saved in `out`, so that worker processes can load it."""
     if isinstance(data, Environments):
-        named = source(data).environments
-        dataset = saved_dataset(save_environments(named, settings.out / named.name)).name
+        named = with_fingerprint(data)
+        dataset = saved_dataset(save_environments(named, out / named.name)).name
     else:
         dataset = find_dataset(str(data)).name
-    plan = plan_sweep(
-        dataset,
-        (algorithms,) if isinstance(algorithms, str) else tuple(algorithms),
-        options,
-        draws=candidates,
-        trials=trials,
-        test_domains=[str(d) for d in ([test_domains] if isinstance(test_domains, (str, int)) else test_domains)],
-        search="candidates",
+    names = (algorithms,) if isinstance(algorithms, str) else tuple(algorithms)
+    domains = [str(d) for d in ([test_domains] if isinstance(test_domains, (str, int)) else test_domains)]
+    return plan_sweep(
+        dataset, names, options, draws=candidates, trials=trials, test_domains=domains, search="candidates"
     )
+
+
+def train_candidates(plan: Plan, settings: Settings, workers: int | None, progress: Callable[[Event], None]) -> None:
+    """Trains the missing runs of a search, several at once in worker processes; their records lie in `settings.out`."""
     events = launch("local", plan.runs(), settings, workers=workers)
     plan.save(settings.out)
     with closing(events):
         for event in events:
             progress(event)
-    return plan
 
 
 def finished_curves(runs: Sequence[Run], out: Path) -> list[Curve]:

@@ -4,13 +4,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.models.fit import fit_with, records_folder
+from domainwise.models.fit import fit, records_folder
 from domainwise.models.model import Model
-from domainwise.models.search import Candidate, finished_curves, ranked_candidates, search_candidates
+from domainwise.models.search import Candidate, finished_curves, plan_candidates, ranked_candidates, train_candidates
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.spaces import HParams
@@ -76,17 +76,8 @@ def tune(
         candidates = draws
     training = training_options(device, data_root, **options)
     with records_folder(out) as folder:
-        plan = search_candidates(
-            environments,
-            algorithms,
-            training,
-            candidates=candidates,
-            trials=trials,
-            test_domains=test_domains,
-            settings=Settings(folder, device, data_root, retry=True),
-            workers=workers,
-            progress=progress,
-        )
+        plan = plan_candidates(environments, algorithms, training, candidates, trials, test_domains, folder)
+        train_candidates(plan, Settings(folder, device, data_root, retry=True), workers, progress)
         tuning = choose(plan, folder)
         if not refit:
             return tuning
@@ -105,24 +96,10 @@ def choose(plan: Plan, out: Path) -> Tuning:
     return Tuning(tuple(tried))
 
 
-def refitted(
-    plan: Plan,
-    best: Candidate,
-    data: Environments | Path | str,
-    *,
-    device: str = "auto",
-    data_root: Path | None = None,
-    out: Path | str | None = None,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Model:
-    """The best candidate, trained on all domains of the search for its best number of steps."""
-    return fit_with(
-        plan.options.changed(hparams=best.hparams, steps=best.steps),
-        data,
-        best.algorithm,
-        test_domains=plan.test_domains,
-        device=device,
-        data_root=data_root,
-        out=out,
-        progress=progress,
-    )
+def refitted(plan: Plan, best: Candidate, data: Environments | Path | str, **arguments: Any) -> Model:
+    """The best candidate, trained on all domains of the search for its best number of steps.
+
+    `arguments` are further ones of `fit`: device, data_root, out, progress.
+    """
+    options = plan.options.changed(hparams=best.hparams, steps=best.steps)
+    return fit(data, best.algorithm, test_domains=plan.test_domains, **arguments, **vars(options))

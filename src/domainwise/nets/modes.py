@@ -1,4 +1,4 @@
-"""What a network's passes depend on, and passes that leave no trace in it."""
+"""Properties of a network's forward pass, and forward passes without side effects."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from torch.nn.modules.dropout import _DropoutNd
 
 
 def has_dropout(network: nn.Module) -> bool:
-    """Whether there are random numbers in its passes, while it trains."""
+    """Whether its forward pass in training mode draws random numbers."""
     return any(isinstance(module, _DropoutNd) and module.p for module in network.modules())
 
 
 def declares_per_sample(features: nn.Module) -> bool:
-    """Whether a network says that its features of a sample depend on that sample alone: `per_sample = True`."""
+    """Whether a network declares that the features of a sample depend on it alone: `per_sample = True`."""
     if hasattr(features, "samples_apart"):
         warnings.warn("samples_apart is now called per_sample", DeprecationWarning, stacklevel=2)
         return bool(features.samples_apart)
@@ -23,7 +23,7 @@ def declares_per_sample(features: nn.Module) -> bool:
 
 
 def is_per_sample(features: nn.Module) -> bool:
-    """Whether features of a sample depend on that sample alone: the network says so, and no BatchNorm learns."""
+    """Whether the features of a sample depend on it alone: the network declares it, and no BatchNorm trains."""
     learning = any(isinstance(module, _BatchNorm) and module.training for module in features.modules())
     return declares_per_sample(features) and not learning
 
@@ -43,7 +43,7 @@ def frozen_running_stats(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def no_side_effects(network: nn.Module) -> Iterator[None]:
-    """Within it, passes are for gradients of the input: they change nothing in the network, and draw no random numbers.
+    """Within it, forward passes change nothing in the network and draw no random numbers: for gradients of the input.
 
     Weights are constants, BatchNorm's running statistics stay as they are, and dropout is off.
     """

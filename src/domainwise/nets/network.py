@@ -17,8 +17,8 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
     """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`.
 
     `weights` names the pre-trained weights it starts from; without, its start is random. A network whose features of a
-    sample depend on that sample alone may say so by `per_sample = True`; then batches may be padded. One that gains
-    nothing by being compiled may say `compiles = False`.
+    sample depend on that sample alone may declare `per_sample = True`; then batches may be padded. One that gains
+    nothing from torch.compile may declare `compiles = False`.
     """
 
     def register(features: F) -> F:
@@ -64,7 +64,7 @@ class Network(nn.Module):
         return z.to(x.dtype)
 
     def classify(self, z: Tensor) -> Tensor:
-        """Logits [N, classes] of features, in their precision: to change it would cost more than it saves."""
+        """Logits [N, classes] of features, not under autocast: casting would cost more than it saves."""
         logits: Tensor = self.classifier(z)
         return logits
 

@@ -1,13 +1,13 @@
 """ResNet-18 and ResNet-50 (He et al. 2016, https://arxiv.org/abs/1512.03385) with torchvision's key names.
 
 Written here and not taken from torchvision: the BatchNorm can be frozen, the input may have any number of channels, the
-original strides are there too, and there is no head. Three choices make the networks:
+original strides are available, and there is no classifier. Three choices define a registered network:
 
-start       ImageNet weights (`nets.weights`) or random, as the name under which a network is registered says
+start       ImageNet weights (`nets.weights`) or random
 BatchNorm   frozen: always the stored statistics, in training too, while its scale and shift are trained (DomainBed's
             choice for fine-tuning in small batches); or live: learns its statistics (OoD-Bench's choice)
 strides     of a bottleneck that halves the resolution: on the 3x3 convolution as in torchvision, or on the first 1x1
-            as in the original paper; the weights have the same shapes, but do not work with the other strides
+            as in the original paper; weights have the same shapes but fit only the strides they were trained with
 """
 
 from collections.abc import Callable
@@ -107,7 +107,7 @@ class Stage(nn.Sequential):
 class ResNet(nn.Module):
     """A 7x7 convolution, four stages of residual blocks, and the global average: features [N, 512 or 2048]."""
 
-    per_sample = True  # but for a BatchNorm that learns
+    per_sample = True  # unless a BatchNorm is in training mode
 
     def __init__(
         self,

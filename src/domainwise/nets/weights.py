@@ -114,7 +114,7 @@ def _fingerprint(path: Path, _size: int, _time: int) -> str:
 
 
 def locate(reference: str, root: Path | None = None) -> Path:
-    """The file a run was planned with; one that is missing or has other contents is the user's mistake."""
+    """The file a run was planned with; one that is missing or has other contents is a UserError."""
     file, expected = WeightsReference.parse(reference)
     path = find(file, root)
     if fingerprint(path) != expected:

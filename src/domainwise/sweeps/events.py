@@ -56,7 +56,7 @@ class Settings:
             check_device(self.device)
         needed = {(r.dataset, r.image_size, domain, r.held_out_of(domain)) for r in runs for domain in r.domains}
         for dataset, image_size, domain, held_out in sorted(needed):
-            find_dataset(dataset).load(self.data_root, image_size).held_out_count(domain, held_out)
+            find_dataset(dataset).load(self.data_root, image_size).split(domain, 0, held_out)
         for weights in sorted({run.weights for run in runs} - {""}):
             locate(weights, self.data_root)
         trackers.check(self.log_to)

@@ -40,7 +40,8 @@ def extract(archive: Path, target: Path, *, most_bytes: int = MOST_BYTES, most_e
     try:
         temporary.mkdir(parents=True)
         bytes_left = most_bytes
-        for number, entry in enumerate(_entries(archive)):
+        entries = _zip_entries(archive) if zipfile.is_zipfile(archive) else _tar_entries(archive)
+        for number, entry in enumerate(entries):
             if number == most_entries:
                 raise UserError(f"{archive} holds more than {most_entries:,} entries: not unpacked")
             path = temporary / _safe_path(entry.name, archive)
@@ -80,13 +81,6 @@ def files_of_tar(archive: Path) -> Iterator[Iterator[Entry]]:
 def _damaged(archive: Path, error: Exception) -> UserError:
     reason = str(error).partition(":")[0].strip() or type(error).__name__
     return UserError(f"{archive} is damaged or not an archive ({reason}): fetch it again")
-
-
-def _entries(archive: Path) -> Iterator[Entry]:
-    if zipfile.is_zipfile(archive):
-        yield from _zip_entries(archive)
-    else:
-        yield from _tar_entries(archive)
 
 
 def _zip_entries(archive: Path) -> Iterator[Entry]:

@@ -14,7 +14,7 @@ from domainwise.data.sources.digit_files import (
     MNIST_M_LABELS,
     SIDE,
     Domain,
-    grey_domain,
+    as_domain,
     read_libsvm,
     read_mat,
     read_mnist_m,
@@ -118,7 +118,7 @@ def Digits(root: Path) -> Environments:
     from domainwise.data.environments import Environments
 
     digits = mnist(root, "Digits")
-    domains = {"MNIST": grey_domain(*(part[:TRAINED_ON].numpy() for part in digits))}
+    domains = {"MNIST": as_domain(list(digits.images[:TRAINED_ON].numpy()), digits.labels[:TRAINED_ON].numpy())}
     absent = {}
     for name, (part, read) in OTHERS.items():
         files = part.look(root)

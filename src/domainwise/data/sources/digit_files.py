@@ -35,7 +35,7 @@ def read_mat(file: Path) -> Domain:
         images, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
         if images.ndim != 4 or images.shape[2] != 3 or images.dtype != np.uint8:
             raise ValueError(f"X is {images.dtype} of shape {images.shape}")
-        return _domain(list(np.moveaxis(images, 3, 0)), np.where(labels == 10, 0, labels))
+        return as_domain(list(np.moveaxis(images, 3, 0)), np.where(labels == 10, 0, labels))
 
 
 def read_libsvm(file: Path) -> Domain:
@@ -53,7 +53,7 @@ def read_libsvm(file: Path) -> Domain:
                 raise ValueError(f"line {len(labels) + 1} is not a 16x16 image of values in -1..1")
             images.append(np.rint((values + 1) / 2 * 255).astype(np.uint8).reshape(16, 16))
             labels.append(int(label) - 1)
-        return _domain(images, np.array(labels))
+        return as_domain(images, np.array(labels))
 
 
 def read_mnist_m(file: Path) -> Domain:
@@ -76,12 +76,7 @@ def read_mnist_m(file: Path) -> Domain:
         labels = _pairs(listed)
         if missing := [name for name in labels if name not in images]:
             raise ValueError(f"{len(missing)} images of its list are missing, e.g. {missing[0]}")
-        return _domain([images[name] for name in labels], np.array(list(labels.values())))
-
-
-def grey_domain(images: Pixels, labels: Labels) -> Domain:
-    """Grey images [N, height, width] as a domain."""
-    return _domain(list(images), labels)
+        return as_domain([images[name] for name in labels], np.array(list(labels.values())))
 
 
 def _pairs(text: str) -> dict[str, int]:
@@ -94,7 +89,7 @@ def _read_image(path: Path) -> Pixels:
         return np.asarray(image.convert("RGB"))
 
 
-def _domain(images: list[Pixels], labels: Labels) -> Domain:
+def as_domain(images: list[Pixels], labels: Labels) -> Domain:
     """Images resized to 32x32 (Lanczos), grey ones repeated to three channels."""
     if not images or len(images) != len(labels):
         raise ValueError(f"{len(images)} images and {len(labels)} labels")

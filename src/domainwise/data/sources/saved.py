@@ -34,6 +34,11 @@ def fingerprint(data: Environments) -> str:
     return content.hexdigest()[:16]
 
 
+def with_fingerprint(data: Environments) -> Environments:
+    """The data with its fingerprint in its name: a training on other data of the same name is another training."""
+    return replace(data, name=f"{data.name}-{fingerprint(data)[:8]}")
+
+
 def save_environments(data: Environments, folder: Path) -> Path:
     """Writes the data to a folder, whose path then names a dataset."""
     files.writable_folder(folder)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Mode = Literal["eager", "captured", "compiled", "ranks"]
 
 WORTH_COMPILING = 1000
-"""Steps from which a training wins back the seconds that compiling takes."""
+"""From this many steps on, compiling saves more time than it takes."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Execution:
         return self.mode in ("captured", "compiled")
 
     def captured_step(self, algorithm: Algorithm, **options: Any) -> CapturedStep | None:
-        """What records and replays the algorithm's steps (see CapturedStep for the options), if they are captured."""
+        """Records and replays the algorithm's steps (see CapturedStep for the options); None if they run eagerly."""
         return CapturedStep(algorithm, compile=self.mode == "compiled", **options) if self.captures else None
 
     def check(self, algorithm: Algorithm, network: str) -> None:

@@ -1,8 +1,8 @@
 """One model on several GPUs: the network's work is divided among ranks, the algorithm stays as it is.
 
 Every rank holds the whole batch and all weights. In a pass through the features each rank computes a part of the batch,
-and a sum over ranks of the parts in their places gives every rank all features. The rest (classifier, loss, penalties,
-discriminators) every rank computes for itself from the features of all samples, as one process would. Backward,
+and an all-reduce (sum) of the zero-padded parts gives every rank all features. Each rank computes the rest (classifier,
+loss, penalties, discriminators) from the features of all samples, as one process would. In the backward pass,
 
     gradient of the weights  = sum over ranks of the gradients by their parts
     gradient of the inputs   = sum over ranks of the gradients of their parts, zero elsewhere: the same delta for all

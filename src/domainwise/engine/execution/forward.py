@@ -1,4 +1,4 @@
-"""The one way in which a feature network's forward pass is computed differently from how its class computes it."""
+"""Override the forward pass of feature networks; compilation and data parallelism both do it this way."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
