@@ -26,7 +26,8 @@ from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command
-from domainwise.sweeps.plan import Plan, plan_run, plan_sweep, saved_plans
+from domainwise.sweeps.plan import Plan, plan_sweep, saved_plans
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 from small_datasets import make_folder, table
 

@@ -23,7 +23,8 @@ from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
 from domainwise.sweeps.events import Event, Settings
-from domainwise.sweeps.plan import Plan, training_options
+from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.plan_run import training_options
 from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"

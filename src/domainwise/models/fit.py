@@ -20,7 +20,7 @@ from domainwise.models.model import Model
 from domainwise.models.source import source
 from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.records import RunFolder
-from domainwise.sweeps.plan import plan_run, training_options
+from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
 """Held-out samples of each training domain whose features the model keeps, to measure drift against."""

@@ -10,7 +10,8 @@ from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
-from domainwise.sweeps.plan import Plan, plan_run
+from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.plan_run import plan_run
 
 OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
