@@ -147,7 +147,7 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     gaps = {name: paired(scores[name], scores[baseline]) for name in methods if name != baseline}
     return Comparison(
-        replace(table, rows=tuple(rows), network=runs[0].network),
+        replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"),
         {name: gap for name, gap in gaps.items() if gap is not None},
         tuning,
     )

@@ -160,7 +160,7 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
     figure, axes = grid(len(audits), 2, size=2.2, margins=(4.4, 0.4), widths=(2.2, 1))
     for one, (left, right) in zip(audits, axes, strict=True):
         domains = [score.domain for score in one.scores]
-        names = [score.domain if score.seen else f"{score.domain} (unseen)" for score in one.scores]
+        names = [score.label for score in one.scores]
         cells = [[*(100 * score.per_class).tolist(), 100 * score.accuracy] for score in one.scores]
         _cells(left, cells, names, [*one.classes, "all"], "Blues")
         left.set_title(f"{one.method}: accuracy per class, %", fontsize=9)

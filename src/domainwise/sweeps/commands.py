@@ -28,9 +28,9 @@ def sweep_command(plan: Plan, out: Path) -> str | None:
     only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
     if plan.ranges or plan.variant or only_tune:
         return None
-    own = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
-    shared = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
-    words = [word for field, value in (*own, *shared) for word in _option(field, value)]
+    of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
+    of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
+    words = [word for field, value in (*of_plan, *of_options) for word in _option(field, value)]
     command, folder = ("compare", "--runs") if candidates else ("sweep", "--out")
     return shlex.join([*_program(), command, *words, folder, str(out)])
 

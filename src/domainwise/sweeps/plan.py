@@ -156,8 +156,8 @@ class Plan:
     def from_description(cls, description: Mapping[str, Any]) -> "Plan":
         """Stores what a file says, checks nothing and imports no algorithm."""
         shared = {one.name: description[one.name] for one in fields(TrainingOptions) if one.name in description}
-        own = {name: value for name, value in description.items() if name not in shared}
-        return cls(**own, options=TrainingOptions(**shared))
+        search = {name: value for name, value in description.items() if name not in shared}
+        return cls(**search, options=TrainingOptions(**shared))
 
     @property
     def id(self) -> str:
@@ -169,10 +169,9 @@ class Plan:
         plans = files.writable_folder(folder) / "plans"
         plans.mkdir(exist_ok=True)
         runs = {"plan": self.id, "runs": [run.describe() for run in self.runs()]}
-        with files.atomic(_runs_file(plans, self)) as file:
-            file.write(gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0))
-        with files.atomic(plans / f"{self.id}.json") as file:
-            file.write(json.dumps(self.describe(), indent=1).encode())
+        packed = gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0)
+        files.write(_runs_file(plans, self), packed)
+        files.write(plans / f"{self.id}.json", json.dumps(self.describe(), indent=1))
 
 
 def plan_sweep(
