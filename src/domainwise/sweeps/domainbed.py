@@ -60,8 +60,6 @@ def is_domainbed(folder: Path) -> bool:
 
 def collect_any(folder: Path) -> Collection:
     """Reads a folder of ours or of DomainBed's."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
 
 

@@ -66,12 +66,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         ranges = {name: (float(low), float(high)) for name, (low, high) in self.ranges.items()}
-        for name, value in (
-            ("algorithms", tuple(self.algorithms)),
-            ("test_domains", tuple(self.test_domains)),
-            ("ranges", ranges),
-        ):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "algorithms", tuple(self.algorithms))
+        object.__setattr__(self, "test_domains", tuple(self.test_domains))
+        object.__setattr__(self, "ranges", ranges)
 
     def runs(self) -> list[Run]:
         """In the order in which an interrupted search has compared all algorithms on what it finished.
