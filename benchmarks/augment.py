@@ -30,7 +30,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 import domainwise as dw
 from domainwise import kernels
 from domainwise.cli.bench.machine import describe
-from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.data.augment import Augmenter
+from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.data.catalogue import Dataset as Described
 from domainwise.engine.execution.capture import CapturedStep, record
 from domainwise.engine.execution.compilation import compiled

@@ -85,6 +85,8 @@ deprecation.install(
         "domainwise.shipping.folder": "domainwise.models.folder",
         "domainwise.shipping.model": "domainwise.models.model",
         "domainwise.shipping.tune": "domainwise.models.tune",
+        "domainwise.algorithms.ensemble": "domainwise.algorithms.adversarial",
+        "domainwise.algorithms.linear": "domainwise.algorithms.adversarial",
         "domainwise.analysis.penalties": "domainwise.engine.penalties",
     }
 )

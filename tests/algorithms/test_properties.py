@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from commands import Command, commands
 from domainwise.algorithms import ALGORITHMS
-from domainwise.cli.common import names, parse_hparams
+from domainwise.cli.options import parse_hparams, parse_names
 from domainwise.core.errors import UserError
 from domainwise.core.seeds import uniform
 from domainwise.protocol import spaces
@@ -79,7 +79,7 @@ def test_pairs_of_name_and_value_never_crash(text: str) -> None:
             assert text.startswith(f"{name}=") and not isinstance(value, (list, dict))
     except UserError as error:
         assert repr(text)[:10] in str(error)
-    assert all(part and part == part.strip() for part in names(text))
+    assert all(part and part == part.strip() for part in parse_names(text))
 
 
 # Identities and records

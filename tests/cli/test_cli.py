@@ -22,7 +22,7 @@ from PIL import Image
 from commands import Command, standard_json
 from domainwise.algorithms import ALGORITHMS
 from domainwise.cli import app
-from domainwise.cli.demo_runs import demo_plan, demo_table, draw_pictures
+from domainwise.cli.demo import demo_plan, demo_table, draw_pictures
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES
 from domainwise.engine.session import Session

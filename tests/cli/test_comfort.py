@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands import Command
-from domainwise.cli import in_front
+from domainwise.cli import global_options_first
 from domainwise.core import logs
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*3[0-7][\d;]*m")
@@ -78,7 +78,7 @@ def test_colour_only_on_terminals_that_want_it() -> None:
     ],
 )
 def test_options_of_every_command_may_stand_anywhere(typed: str, meant: str) -> None:
-    assert in_front(typed.split()) == meant.split()
+    assert global_options_first(typed.split()) == meant.split()
 
 
 def test_verbose_says_more(domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from domainwise.cli import installation as doctor
-from domainwise.cli import main
-from domainwise.cli.installation import LITTLE_SPACE, Finding, examine
+from domainwise.cli import doctor, main
+from domainwise.cli.doctor import LITTLE_SPACE, Finding, examine
 from domainwise.core import plugins
 
 

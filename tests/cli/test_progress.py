@@ -16,17 +16,17 @@ def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: p
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     old, first, second, third = (plan_run("BackgroundDigits", "ERM", [0], trial=t, steps=100) for t in range(4))
-    watch = progress.Watch([old, first, second, third], tmp_path)
-    watch.note(Event(old, 99, Status(old.id, 99, "done", ""), earlier=True))
+    shown = progress.RunsProgress([old, first, second, third], tmp_path)
+    shown.update(Event(old, 99, Status(old.id, 99, "done", ""), earlier=True))
     now[0] += 50
-    watch.note(Event(first, 0))
-    assert watch.line == "1/4 done, 1 running, 0 failed, 2 remaining, estimating the time left"
+    shown.update(Event(first, 0))
+    assert shown.line == "1/4 done, 1 running, 0 failed, 2 remaining, estimating the time left"
     now[0] += 10
-    watch.note(Event(first, 50))
-    assert watch.line == "1/4 done, 1 running, 0 failed, 2 remaining, about 50 s left", "249 steps at 5 a second"
-    watch.note(Event(second, 0, Status(second.id, 0, "failed", "no")))
-    assert watch.line.startswith("1/4 done, 1 running, 1 failed, 1 remaining")
-    assert watch.statuses[second].status == "failed" and watch.best_line == ""
+    shown.update(Event(first, 50))
+    assert shown.line == "1/4 done, 1 running, 0 failed, 2 remaining, about 50 s left", "249 steps at 5 a second"
+    shown.update(Event(second, 0, Status(second.id, 0, "failed", "no")))
+    assert shown.line.startswith("1/4 done, 1 running, 1 failed, 1 remaining")
+    assert shown.statuses[second].status == "failed" and shown.best_line == ""
 
 
 def test_a_run_that_was_never_judged_says_nothing_of_the_time_left(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import domainwise as dw
 from domainwise.core.errors import UserError
-from domainwise.data.augment import AUGMENTATIONS, Augmentation, Augmenter, blend
+from domainwise.data.augment import Augmenter, blend
+from domainwise.data.augmentations import AUGMENTATIONS, Augmentation
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
 from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS

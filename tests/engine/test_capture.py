@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_flatten
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
-from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.data.augment import Augmenter
+from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.data.batches import StreamedBatches
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments

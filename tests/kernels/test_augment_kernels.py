@@ -12,7 +12,8 @@ from torch import Tensor, library
 
 import domainwise as dw
 from domainwise import kernels
-from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.data.augment import Augmenter
+from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.engine.execution.compilation import compiled
 from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
 from domainwise.nets.network import Network

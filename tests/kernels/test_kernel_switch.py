@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from domainwise import kernels
-from domainwise.data.augment import AUGMENTATIONS, Augmenter
+from domainwise.data.augment import Augmenter
+from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.data.batches import Batches
 from domainwise.data.environments import Environments
 from domainwise.kernels import registry

@@ -4,7 +4,7 @@ import pytest
 
 from documents import ROOT
 from domainwise.algorithms import ALGORITHMS
-from domainwise.protocol.spaces import LogUniform, draw
+from domainwise.protocol.spaces import LogInteger, LogUniform, Uniform, draw
 from domainwise.sweeps.spaces import BALLS, paper_space
 from methods_page import Page, methods_page
 
@@ -37,7 +37,18 @@ def test_overrides_name_real_hyperparameters() -> None:
         for dataset in (*datasets, "VLCS"):
             assert set(paper_space(name, dataset)) <= set(method.space), (name, dataset)
     assert paper_space("ERM", "PACS") == {} and set(paper_space("ERM", "MixedSame")) == {"lr"}
-    assert set(paper_space("ADA", "PACS")) == {"ascent_lr", "gamma", "min_steps", "phases"}
+
+
+def test_the_ranges_of_ada_and_wrm_are_the_papers() -> None:
+    ada = {
+        "ascent_lr": LogUniform(-1, 0.5, default=1.0),
+        "gamma": Uniform(0.5, 1.5, default=1.0),
+        "min_steps": LogInteger(0.5, 2.5, default=100, minimum=1),
+        "phases": LogInteger(0.5, 2, default=6),
+    }
+    wrm = {"inner_lr": LogUniform(-2, -1, default=0.05), "gamma": LogUniform(-0.5, 0.5, default=1.0)}
+    assert ada.items() <= ALGORITHMS["ADA"].space.items() and wrm.items() <= ALGORITHMS["WRM"].space.items()
+    assert paper_space("ADA", "PACS") == paper_space("WRM", "PACS") == {}
 
 
 def test_methods_page_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""Reading results imports no torch, which alone takes seconds."""
+"""Commands that train nothing import no torch, which alone takes seconds."""
 
 import subprocess
 import sys
@@ -16,7 +16,9 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     status = stop.code
-heavy = {name.partition(".")[0] for name in sys.modules} & {"torch", "torchvision", "triton", "ray", "sklearn"}
+heavy = {name.partition(".")[0] for name in sys.modules} & {
+    "torch", "torchvision", "triton", "ray", "sklearn", "matplotlib", "scipy"
+}
 sys.exit(f"imported {heavy}" if heavy else status)
 """
 
@@ -48,6 +50,26 @@ def test_reading_a_sweep_imports_no_torch(sweep: Path, arguments: tuple[str, ...
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert "ERM" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("--help",), ("train", "--help")], ids=" ".join)
+def test_lists_and_help_import_no_torch(arguments: tuple[str, ...]) -> None:
+    result = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "algorithm" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "completion, name", [("algorithms", "ERM"), ("datasets", "ColoredMNIST"), ("networks", "resnet18")]
+)
+def test_completion_imports_no_torch(completion: str, name: str) -> None:
+    script = (
+        f"import sys; from domainwise.cli import complete; print(*complete.{completion}({name[:3]!r}), *sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    printed = set(result.stdout.split())
+    assert name in printed, result.stderr
+    assert not printed & {"torch", "matplotlib", "scipy"}
 
 
 @pytest.mark.parametrize("room", ["core.table", "sweeps.tables", "reports.paper_comparison", "reports.publish"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from domainwise.cli.common import print_json
+from domainwise.cli.output import print_json
 from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Column, Curve, Method, select

@@ -39,11 +39,11 @@ from domainwise.cli import (
     train,
     weights,
 )
-from domainwise.cli.common import console, errors_console
-from domainwise.cli.data_progress import decoding_bar
+from domainwise.cli.output import console, errors_console
+from domainwise.cli.progress import decoding_progress
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import UserError
-from domainwise.data.images import progress as decoding_progress
+from domainwise.data.images import progress as image_progress
 from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ app = typer.Typer(
 )
 
 FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file")
-"""The options of every command, without a value and with one."""
-FULL = errno.ENOSPC, errno.EDQUOT
+"""The global options, without a value and with one."""
+DISK_FULL = errno.ENOSPC, errno.EDQUOT
 
 
 @app.callback()
-def everywhere(
+def global_options(
     context: typer.Context,
     plugin: Annotated[
         list[Path] | None, typer.Option(help="Python file with your own algorithms, networks or datasets.")
@@ -71,7 +71,7 @@ def everywhere(
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.set_options(verbose, log_file)
-    decoding_progress.show = decoding_bar
+    image_progress.show = decoding_progress
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
@@ -111,8 +111,8 @@ app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 
 
-def in_front(arguments: Sequence[str]) -> list[str]:
-    """The options of every command moved before its name, so that users may put them where they like."""
+def global_options_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the global options moved to the front, so that users may put them anywhere."""
     front: list[str] = []
     rest = list(arguments)
     at = 0
@@ -128,21 +128,23 @@ def in_front(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    words = in_front(sys.argv[1:] if arguments is None else arguments)
+    reordered = global_options_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with sigterm_as_keyboard_interrupt():
-            app(words, prog_name="domainwise", obj=words)
+            app(reordered, prog_name="domainwise", obj=reordered)
     except UserError as error:
         log.debug("error: %s", error)
-        _say(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
+        _print_error(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
         sys.exit(torchrun.exit_status(2))
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        _say(f"{os.strerror(error.errno)}{where}: make room; what was saved is kept, and the same command continues")
+        _print_error(
+            f"{os.strerror(error.errno)}{where}: make room; what was saved is kept, and the same command continues"
+        )
         sys.exit(torchrun.exit_status(1))
 
 
-def _say(mistake: str) -> None:
-    errors_console.print(f"[bold red]error:[/] {escape(mistake)}", soft_wrap=True, highlight=False)
+def _print_error(message: str) -> None:
+    errors_console.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli.cam import OfDataset, OfDomain, OfTrial, Runs
-from domainwise.cli.common import DataRoot, Device, Json, console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ EXAMPLES = (
 
 
 def audit(
-    runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")] = None,
-    dataset: OfDataset = None,
-    test_domain: OfDomain = None,
-    trial: OfTrial = None,
+    runs: options.RunFolders,
+    out: options.OptionalPicture = None,
+    dataset: options.FilterDataset = None,
+    test_domain: options.FilterDomain = None,
+    trial: options.FilterTrial = None,
     selected: Annotated[
         bool, typer.Option("--selected", help="Of a sweep, every run that a rule selected; kept with its records.")
     ] = False,
-    data_root: DataRoot = None,
-    device: Device = "cpu",
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "cpu",
+    as_json: options.Json = False,
 ) -> None:
     """What did a model use? The object, or a shortcut: colour, background, whatever tells the domains apart.
 
@@ -50,13 +50,13 @@ def audit(
 
     if out is not None:
         writable_picture(out)
-    wanted = RunFilter(dataset, test_domain, trial)
+    run_filter = RunFilter(dataset, test_domain, trial)
     if selected and out is not None:
         raise UserError("--selected audits many models, --out draws one per method: leave one of the two out")
     if selected:
-        _selected(runs, wanted, data_root, device, as_json)
+        _print_selected(runs, run_filter, data_root, device, as_json)
         return
-    folders = run_folders(runs, wanted)
+    folders = run_folders(runs, run_filter)
     audits = [audit_model(trained, data_root) for trained in restore_all(folders, data_root, device)]
     if out is not None:
         save(audit_figure(audits), out)
@@ -71,11 +71,13 @@ def audit(
         say(f"Picture: {out}")
 
 
-def _selected(folders: Sequence[Path], wanted: "RunFilter", data_root: Path | None, device: str, as_json: bool) -> None:
+def _print_selected(
+    folders: Sequence[Path], run_filter: "RunFilter", data_root: Path | None, device: str, as_json: bool
+) -> None:
     """A line for every model that a rule selected: the rules, and its audit."""
     from domainwise.analysis.audit import audit_selected
 
-    audits = [one for folder in folders for one in audit_selected(folder, wanted, data_root, device)]
+    audits = [one for folder in folders for one in audit_selected(folder, run_filter, data_root, device)]
     if as_json:
         print_json({"audits": [one.as_json() for one in audits]})
         return
@@ -103,7 +105,7 @@ def _table(audit: "Audit") -> "Table":
 
 
 def _worst(score: "DomainScore", classes: Sequence[str]) -> str:
-    """The worst class of a domain where not all is right, and how many images say so."""
+    """The class with the lowest accuracy, if below 1, and its number of images."""
     wrong = [c for c in range(len(classes)) if score.counts[c] > 0 and score.per_class[c] < 1]
     if not wrong:
         return ""

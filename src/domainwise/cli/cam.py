@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 
 if TYPE_CHECKING:
     from domainwise.analysis.attention import AttentionComparison
@@ -16,14 +17,9 @@ EXAMPLES = (
     "[bold]domainwise cam runs/erm/1f0c0ffee0000000 --images cow.jpg --images camel.jpg[/]"
 )
 
-Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")]
-OfDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
-OfDomain = Annotated[str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")]
-OfTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
-
 
 def cam(
-    runs: Runs,
+    runs: options.RunFolders,
     images: Annotated[
         list[Path] | None, typer.Option(help="Image file; repeat for several (default: from the unseen domain).")
     ] = None,
@@ -33,13 +29,13 @@ def cam(
     method: Annotated[
         str, typer.Option(help="grad-cam, or hires-cam: for networks that flatten their last maps, as small-cnn.")
     ] = "grad-cam",
-    out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path("heatmaps.png"),
-    dataset: OfDataset = None,
-    test_domain: OfDomain = None,
-    trial: OfTrial = None,
-    data_root: DataRoot = None,
-    device: Device = "cpu",
-    as_json: Json = False,
+    out: options.Picture = Path("heatmaps.png"),
+    dataset: options.FilterDataset = None,
+    test_domain: options.FilterDomain = None,
+    trial: options.FilterTrial = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "cpu",
+    as_json: options.Json = False,
 ) -> None:
     """Where do models look? Grad-CAM side by side, on the same images of a domain that none of them saw.
 

@@ -7,7 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import Json, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def check(
     preview: Annotated[
         Path | None, typer.Option(help="Where to draw a sheet of samples (default: runs/check/NAME.png).")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Check a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.core.files import writable_file

@@ -5,29 +5,10 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli import complete
-from domainwise.cli.bars import shown_training
-from domainwise.cli.common import (
-    Augmentation,
-    DataRoot,
-    Device,
-    EvaluateEvery,
-    ImageSize,
-    Json,
-    Network,
-    Own,
-    Precision,
-    Seed,
-    SkipBad,
-    Weights,
-    console,
-    errors_console,
-    names,
-    parse_hparams,
-    print_json,
-    say,
-)
-from domainwise.cli.sweep import DryRun, Workers, follow_runs, print_estimate
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import follow_runs, training_progress
+from domainwise.cli.sweep import print_estimate
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -36,34 +17,32 @@ EXAMPLES = (
 
 
 def compare(
-    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)] = None,
-    data: Own = None,
-    skip_bad: SkipBad = False,
-    algorithms: Annotated[
-        str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)
-    ] = "ERM,CORAL,DAT",
+    dataset: options.Dataset = None,
+    data: options.DataFolder = None,
+    skip_bad: options.SkipBad = False,
+    algorithms: options.Algorithms = "ERM,CORAL,DAT",
     hparams: Annotated[int, typer.Option(help="Candidates per algorithm; the first has the default values.")] = 3,
-    trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
-    hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
-    evaluate_every: EvaluateEvery = None,
-    network: Network = "auto",
-    image_size: ImageSize = None,
-    augmentation: Augmentation = None,
-    weights: Weights = "",
-    precision: Precision = "auto",
+    trials: options.Trials = 3,
+    hparam: options.FixedHparam = None,
+    steps: options.Steps = None,
+    evaluate_every: options.EvaluateEvery = None,
+    network: options.Network = "auto",
+    image_size: options.ImageSize = None,
+    augmentation: options.Augmentation = None,
+    weights: options.Weights = "",
+    precision: options.Precision = "auto",
     runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
         "runs/compare"
     ),
     out: Annotated[
         Path | None, typer.Option(help="Then train the winner on all domains; this becomes the model.")
     ] = None,
-    workers: Workers = None,
-    dry_run: DryRun = False,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
+    workers: options.Workers = None,
+    dry_run: options.DryRun = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Say which method to ship: each domain left out in turn, and whether the gaps are more than noise.
 
@@ -71,7 +50,7 @@ def compare(
     by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
     first named) unless another is ahead of it by more than noise.
     """
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
@@ -80,8 +59,8 @@ def compare(
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.plan_run import training_options
 
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
-    options = training_options(
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
+    training = training_options(
         device,
         data_root,
         steps=steps,
@@ -89,12 +68,14 @@ def compare(
         network=named,
         seed=seed,
         precision=precision,
-        hparams=parse_hparams(hparam or []),
+        hparams=options.parse_hparams(hparam or []),
         weights=weights,
         image_size=image_size,
         augmentation=augmentation,
     )
-    plan = plan_sweep(chosen.name, names(algorithms), options, draws=hparams, trials=trials, search="candidates")
+    plan = plan_sweep(
+        chosen.name, options.parse_names(algorithms), training, draws=hparams, trials=trials, search="candidates"
+    )
     planned = plan.runs()
     settings = Settings(runs, device, data_root, retry=True)
     domains = len({run.test_domains for run in planned})
@@ -114,7 +95,7 @@ def compare(
     result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
-        with shown_training(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
             refitted(plan, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

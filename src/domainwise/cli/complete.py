@@ -1,4 +1,4 @@
-"""What a shell completes besides commands and options: known names. Registries are imported when one is asked for."""
+"""Shell completion of names. Registries are imported on demand, and none of them imports torch."""
 
 from collections.abc import Callable, Iterable
 

@@ -8,8 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, errors_console, print_json, say
-from domainwise.cli.data_progress import download_bar
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import download_progress
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ app = typer.Typer(
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_datasets(data_root: DataRoot = None, as_json: Json = False) -> None:
+def list_datasets(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
     """Show every dataset: its content, size and terms, whether it is here, and where it is looked for."""
     from domainwise.data.catalogue import DATASETS
     from domainwise.data.catalogue import data_root as find_root
@@ -97,7 +98,7 @@ def _in_words(fact: dict[str, Any]) -> str:
 @app.command(epilog=GET_EXAMPLES)
 def get(
     name: Annotated[str, typer.Argument(help="See: domainwise data list.")],
-    data_root: DataRoot = None,
+    data_root: options.DataRoot = None,
 ) -> None:
     """Download a dataset into the data root: resumes an interrupted download, verifies checksums, unpacks safely."""
     from domainwise.core.files import writable_folder
@@ -110,7 +111,7 @@ def get(
     if missing := [part for part in parts if not part.look(root)]:
         writable_folder(root, argument="data_root")
     problems: list[UserError] = []
-    with download_bar() as progress:
+    with download_progress() as progress:
         for part in missing:
             try:
                 part.get(root, name, progress=progress, say=partial(say, to=errors_console))

@@ -1,8 +1,8 @@
-"""The data of a training or a search: a dataset by name or a folder of the user's own, and its first network."""
+"""The data and the network that the options of a training or a search mean."""
 
 from pathlib import Path
 
-from domainwise.cli.common import errors_console, say
+from domainwise.cli.output import errors_console, say
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
@@ -12,17 +12,17 @@ from domainwise.nets.weights import WEIGHTS, find
 PRETRAINED, SCRATCH = "resnet18", "small-cnn"
 
 
-def choose(
-    dataset: str | None, own: Path | None, skip_bad: bool, network: str, weights: str, data_root: Path | None
+def choose_data_and_network(
+    dataset: str | None, folder: Path | None, skip_bad: bool, network: str, weights: str, data_root: Path | None
 ) -> tuple[Dataset, str | None]:
-    """The data, and the network if one was named or had to be chosen: for a folder, by whether there are weights."""
+    """The data, and the network: None means the dataset's; for a folder it depends on the weights in the data root."""
     named = None if network == "auto" else network
-    if own is not None and dataset is not None:
+    if folder is not None and dataset is not None:
         raise UserError("give either --dataset NAME or --data DIR, not both")
-    name = dataset if own is None else str(own)
+    name = dataset if folder is None else str(folder)
     if name is None:
         raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
-    if own is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
+    if folder is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
         return find_dataset(name, skip_bad=skip_bad), named
     data = image_folder(name, skip_bad=skip_bad)
     if len(data.classes) < 2:
@@ -30,13 +30,13 @@ def choose(
     for note in scan(Path(name).expanduser().resolve()).notes():
         say(f"note: {note}", errors_console)
     if named is None:
-        named, why = _begin_with(weights, data_root)
-        say(why, errors_console)
+        named, reason = _default_network(weights, data_root)
+        say(reason, errors_console)
     return data, named
 
 
-def _begin_with(weights: str, data_root: Path | None) -> tuple[str, str]:
-    """The network for a folder when none is named, and why."""
+def _default_network(weights: str, data_root: Path | None) -> tuple[str, str]:
+    """The network for a folder of images, and the reason for it."""
     try:
         file = find(weights or WEIGHTS[PRETRAINED].file, data_root)
     except UserError:

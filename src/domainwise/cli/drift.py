@@ -4,8 +4,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import Device, Json, Seed, console, errors_console, print_json, say
-from domainwise.cli.predict import Images, ModelFolder
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise drift runs/train new_camera/[/]"
@@ -13,7 +13,13 @@ EXAMPLES = (
 )
 
 
-def drift(model: ModelFolder, images: Images, device: Device = "auto", seed: Seed = 0, as_json: Json = False) -> None:
+def drift(
+    model: options.ModelFolder,
+    images: options.Images,
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+) -> None:
     """Measure how far new, unlabelled images are from the training domains, in the model's features.
 
     The kernel two-sample test compares them with each training domain: MMD^2 (about 0 if nothing differs) and its

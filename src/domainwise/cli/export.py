@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli import complete
-from domainwise.cli.common import say
-from domainwise.cli.predict import ModelFolder
+from domainwise.cli import complete, options
+from domainwise.cli.output import say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise export runs/train --to onnx[/]"
@@ -16,7 +15,7 @@ EXAMPLES = (
 
 
 def export(
-    model: ModelFolder,
+    model: options.ModelFolder,
     to: Annotated[
         str, typer.Option(help="onnx, or torch (torch.export).", autocompletion=complete.among("onnx", "torch"))
     ] = "onnx",

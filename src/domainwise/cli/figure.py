@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli import complete
-from domainwise.cli.common import Json, names, print_json, say
+from domainwise.cli import complete, options
+from domainwise.cli.output import print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise figure curves runs/demo[/]   ·   "
@@ -25,7 +25,7 @@ def figure(
             ),
         ),
     ],
-    folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
+    folder: options.ResultsFolder,
     out: Annotated[
         Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")
     ] = None,
@@ -36,7 +36,7 @@ def figure(
     selection: Annotated[
         str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Draw an ablation or learning curves, from records alone, for a paper or a slide.
 
@@ -60,7 +60,9 @@ def figure(
     collection = collect_any(folder)
     print_notes(collection.notes)
     files.writable_file(path)
-    drawing = draw(name, folder, collection, dataset=dataset, algorithms=names(algorithms), rule=selection)
+    drawing = draw(
+        name, folder, collection, dataset=dataset, algorithms=options.parse_names(algorithms), rule=selection
+    )
     save(drawing.figure, path)
     if as_json:
         print_json({"figure": str(path), "sentences": list(drawing.sentences)})

@@ -3,15 +3,16 @@
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import Json, console, print_json
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json
 
 EXAMPLES = "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list --json[/]"
 
 
-def list_everything(as_json: Json = False) -> None:
+def list_everything(as_json: options.Json = False) -> None:
     """Show every algorithm, dataset, network and augmentation, one line each."""
     from domainwise.algorithms import ALGORITHMS
-    from domainwise.data.augment import AUGMENTATIONS
+    from domainwise.data.augmentations import AUGMENTATIONS
     from domainwise.data.catalogue import DATASETS
     from domainwise.nets import NETWORKS
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import DataRoot, Json, console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise perturbations runs/demo[/]   ·   "
@@ -18,9 +19,9 @@ def perturbations(
         Path,
         typer.Argument(help="Folder of a run or training of DAT, UAT or EnsembleUAT, or of a sweep with one."),
     ],
-    out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path("perturbations.png"),
-    data_root: DataRoot = None,
-    as_json: Json = False,
+    out: options.Picture = Path("perturbations.png"),
+    data_root: options.DataRoot = None,
+    as_json: options.Json = False,
 ) -> None:
     """What did training add to each domain's images, and does it fit the domain's background, as the paper says?"""
     from domainwise.analysis.perturbations import folder_with_perturbations, measure

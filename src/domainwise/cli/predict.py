@@ -5,14 +5,16 @@ import io
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, SkipBad, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -29,18 +31,15 @@ EVALUATE_EXAMPLES = (
 CLASSES_SHOWN = 10
 """More do not fit a terminal; --json has all."""
 
-ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
-
 
 def predict(
-    model: ModelFolder,
-    images: Images,
+    model: options.ModelFolder,
+    images: options.Images,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write file, class and all probabilities here instead.")
     ] = None,
     domain: Annotated[str | None, typer.Option(help="The training domain all images come from (MTL uses it).")] = None,
-    device: Device = "auto",
+    device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
@@ -63,14 +62,13 @@ def predict(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    silent = not errors_console.is_terminal or (console.is_terminal and csv_file is None)  # the lines show progress
-    bar = Progress(*columns, TimeRemainingColumn(), console=errors_console, transient=True, disable=silent)
+    silent = console.is_terminal and csv_file is None  # the lines show progress
     rows = io.StringIO(newline="")
     table = csv.writer(rows, lineterminator="\n")
     table.writerow(["file", "class", "confidence", *loaded.classes])
     unreadable = 0
-    with bar:
+    with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
+        bar.start()
         task = bar.add_task("predicting", total=len(paths))
         for batch in read_batches(paths, loaded):
             for line in batch.unreadable:
@@ -84,7 +82,8 @@ def predict(
                     )
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
-                    _print({"file": str(one.file), "class": one.label, "probabilities": probabilities})
+                    row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
+                    console.file.write(json.dumps(row) + "\n")
                 else:
                     console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
@@ -104,17 +103,13 @@ def _printable(file: Path) -> str:
     return str(file).encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _print(value: Any) -> None:
-    console.file.write(json.dumps(value) + "\n")
-
-
 def evaluate(
-    model: ModelFolder,
+    model: options.ModelFolder,
     data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
-    skip_bad: SkipBad = False,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    skip_bad: options.SkipBad = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
     from domainwise.models.folder import load_model
@@ -131,7 +126,8 @@ def evaluate(
         print_json(result.as_json())
         return
     title = escape(f"Accuracy of {model} on {environments.name}, per cent")
-    table = Table(title=title, caption=_caption(loaded))
+    caption = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
+    table = Table(title=title, caption=escape(caption))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
     for heading in ("images", "all", *map(escape, shown)):
@@ -144,7 +140,3 @@ def evaluate(
     if any(score.trained_on for score in result.domains.values()):
         say("(trained on): these may include the very images the model was trained on.")
     say(str(result))
-
-
-def _caption(loaded: Any) -> str:
-    return escape(f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}")

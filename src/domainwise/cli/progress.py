@@ -1,62 +1,161 @@
-"""Progress of many runs: what runs, how far, how long it still takes, and the best so far."""
+"""Progress on standard error: of one training, of downloads and decoding, and of many runs.
+
+A bar appears with its first update, so that an earlier error is one line.
+"""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
+from domainwise.cli.output import errors_console, say
+from domainwise.core import torchrun
+from domainwise.core.errors import UserError
 from domainwise.core.phrasing import duration
-from domainwise.protocol.records import RunFolder, Status
-from domainwise.protocol.runs import Run
-from domainwise.sweeps.collection import read_curve
-from domainwise.sweeps.events import Event, total_passes
-from domainwise.sweeps.status import BestSoFar, best_evaluation
 
+if TYPE_CHECKING:
+    from domainwise.data.sources.downloads import Download
+    from domainwise.data.sources.downloads import Progress as DownloadProgress
+    from domainwise.protocol.records import Status
+    from domainwise.protocol.runs import Run
+    from domainwise.sweeps.events import Event
+    from domainwise.sweeps.status import BestSoFar
+
+STEPS = TextColumn("step {task.completed}/{task.total}")
 SETTLED_SECONDS = 3.0
-"""How long to watch before saying how long it will take."""
+"""How long to measure before estimating the time left."""
 PLAIN_SECONDS = 15.0
-"""How often a line is printed where there is no terminal to draw on."""
+"""Seconds between two lines where standard error is no terminal."""
 
 
-class Watch:
-    """Follows events and keeps count, in constant time per event."""
+@contextmanager
+def progress_bar(*columns: ProgressColumn, silent: bool = False) -> Iterator[Progress]:
+    """Context manager that yields a bar to be started, with columns between the bar and the time remaining."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=errors_console,
+        transient=True,
+        disable=silent or not errors_console.is_terminal,  # a bar that cannot move would be an empty line
+    )
+    try:
+        yield bar
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
-    def __init__(self, runs: Sequence[Run], out: Path) -> None:
+
+@contextmanager
+def training_progress(description: str, steps: int) -> Iterator[Callable[[int], None]]:
+    """Context manager that yields a callback for the number of each step. Ctrl-C says how to continue."""
+    from domainwise.core.locks import RunLocked
+    from domainwise.engine.train import Interrupted
+
+    with progress_bar(STEPS) as bar:
+        task = bar.add_task(escape(description), total=steps)
+
+        def progress(step: int) -> None:
+            bar.start()
+            bar.update(task, completed=step + 1)
+
+        try:
+            yield progress
+        except Interrupted as stop:
+            say(f"{stop}; the same command continues from there", errors_console)
+            raise typer.Exit(torchrun.exit_status(130)) from None
+        except RunLocked as busy:
+            raise UserError(f"{busy}; wait for it, or use another --out") from None
+
+
+@contextmanager
+def download_progress() -> Iterator[Callable[["Download"], "DownloadProgress"]]:
+    """Context manager that yields a function from a download to its progress callback. Ctrl-C says how to continue."""
+    with progress_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
+
+        def progress(download: "Download") -> "DownloadProgress":
+            bar.start()
+            task = bar.add_task(Path(download.file).name, total=download.size)
+            return lambda done, total: bar.update(task, completed=done, total=total or download.size)
+
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            errors_console.print("stopped; what came is kept: the same command continues")
+            raise typer.Exit(130) from None
+
+
+@contextmanager
+def decoding_progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Context manager that yields a callback for the number of files decoded since its last call."""
+    console = Console(stderr=True)  # its own: a console shows one bar at a time, and the command may have one already
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = errors_console.quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
+        task = bar.add_task(escape(description), total=total)
+        yield lambda files: bar.advance(task, files)
+
+
+class RunsProgress:
+    """Counts runs and estimates the time left from their events, in constant time per event."""
+
+    def __init__(self, runs: "Sequence[Run]", out: Path) -> None:
+        from domainwise.sweeps.events import total_passes
+
         self.out = out
         self.runs = len(runs)
-        self.left = sum(map(total_passes, runs))
-        self.worked = 0.0
+        self.passes = {run: total_passes(run) for run in runs}
+        self.passes_left = sum(self.passes[run] for run in runs)
+        self.passes_done = 0.0
         self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
         self.best: BestSoFar | None = None
-        self.started: float | None = None  # when the first word of a run came: starting workers is no measure of it
+        self.started: float | None = None  # the time of the first event of a run: the start of workers does not count
 
-    def note(self, event: Event) -> None:
+    def update(self, event: "Event") -> None:
         run = event.run
         before = self.active.pop(run, -1) + 1
         after = run.steps if event.ended else event.step + 1
-        work = total_passes(run) * (after - before) / run.steps
-        self.left -= work
+        passes = self.passes[run] * (after - before) / run.steps
+        self.passes_left -= passes
         if not event.earlier and self.started is None:
             self.started = time.monotonic()
         elif not event.earlier:
-            self.worked += max(0.0, work)
+            self.passes_done += max(0.0, passes)
         if event.ended:
             self.statuses[run] = event.ended
             if event.ended.status == "done":
-                self._compare(run)
+                self._update_best(run)
         else:
             self.active[run] = event.step
 
-    def _compare(self, run: Run) -> None:
-        found = best_evaluation(read_curve(RunFolder(self.out, run))[0])
-        if found is not None and (self.best is None or found.score > self.best.score):
-            self.best = found
+    def _update_best(self, run: "Run") -> None:
+        from domainwise.protocol.records import RunFolder
+        from domainwise.sweeps.collection import read_curve
+        from domainwise.sweeps.status import best_evaluation
+
+        best = best_evaluation(read_curve(RunFolder(self.out, run))[0])
+        if best is not None and (self.best is None or best.score > self.best.score):
+            self.best = best
 
     @property
     def line(self) -> str:
@@ -64,8 +163,8 @@ class Watch:
         remaining = self.runs - len(self.statuses) - len(self.active)
         left = "estimating the time left"
         elapsed = time.monotonic() - self.started if self.started is not None else 0.0
-        if elapsed > SETTLED_SECONDS and self.worked:
-            left = f"about {duration(elapsed * self.left / self.worked)} left"
+        if elapsed > SETTLED_SECONDS and self.passes_done:
+            left = f"about {duration(elapsed * self.passes_left / self.passes_done)} left"
         done = len(self.statuses) - failed
         return f"{done}/{self.runs} done, {len(self.active)} running, {failed} failed, {remaining} remaining, {left}"
 
@@ -74,26 +173,29 @@ class Watch:
         return str(self.best) if self.best else ""
 
 
-def follow(runs: Sequence[Run], events: Iterable[Event], console: Console, out: Path) -> dict[Run, Status]:
-    """Shows the events as they come; returns how each run ended."""
-    watch = Watch(runs, out)
-    if console.is_terminal:
-        _draw(watch, events, console)
-    else:
-        _print(watch, events, console)
-    return watch.statuses
+def follow_runs(runs: "Sequence[Run]", events: "Generator[Event]", out: Path) -> "dict[Run, Status]":
+    """Shows the progress of runs until all have ended, and returns how; Ctrl-C ends the command with status 130."""
+    progress = RunsProgress(runs, out)
+    show = _draw if errors_console.is_terminal else _print
+    try:
+        with closing(events):
+            show(progress, events)
+    except KeyboardInterrupt:
+        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
+        raise typer.Exit(130) from None
+    return progress.statuses
 
 
-def _draw(watch: Watch, events: Iterable[Event], console: Console) -> None:
-    bars = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}/{task.total}"))
+def _draw(progress: RunsProgress, events: "Iterable[Event]") -> None:
+    bars = Progress(TextColumn("{task.description}"), BarColumn(), STEPS)
     tasks: dict[Run, TaskID] = {}
 
     def picture() -> Group:
-        return Group(Text(watch.line, style="bold"), bars, Text(watch.best_line, style="dim"))
+        return Group(Text(progress.line, style="bold"), bars, Text(progress.best_line, style="dim"))
 
-    with Live(picture(), console=console, transient=True, refresh_per_second=8) as live:
+    with Live(picture(), console=errors_console, transient=True, refresh_per_second=8) as live:
         for event in events:
-            watch.note(event)
+            progress.update(event)
             if event.ended and event.run in tasks:
                 bars.remove_task(tasks.pop(event.run))
             elif not event.ended:
@@ -104,10 +206,10 @@ def _draw(watch: Watch, events: Iterable[Event], console: Console) -> None:
                 live.update(picture())
 
 
-def _print(watch: Watch, events: Iterable[Event], console: Console) -> None:
+def _print(progress: RunsProgress, events: "Iterable[Event]") -> None:
     printed = time.monotonic()
     for event in events:
-        watch.note(event)
+        progress.update(event)
         if time.monotonic() - printed > PLAIN_SECONDS:
-            console.print(watch.line, soft_wrap=True, highlight=False)
+            errors_console.print(progress.line, soft_wrap=True, highlight=False)
             printed = time.monotonic()

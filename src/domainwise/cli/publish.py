@@ -5,16 +5,17 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Json, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import print_json, say
 
 EXAMPLES = "Examples:  [bold]domainwise publish runs/cmnist results/cmnist[/]"
 UNPACK_EXAMPLES = "Examples:  [bold]domainwise unpack results/cmnist runs/cmnist[/]"
 
 
 def publish(
-    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    folder: options.SweepFolder,
     target: Annotated[Path, typer.Argument(help="A folder for its records; what publish wrote there is replaced.")],
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a sweep's records compactly, to keep them with a paper or a repository: one file for all runs.
 
@@ -42,7 +43,7 @@ def publish(
 def unpack(
     published: Annotated[Path, typer.Argument(help="A folder that publish has written.")],
     folder: Annotated[Path, typer.Argument(help="The sweep's folder to put the records into.")],
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Put published records back into a sweep's folder, so that the sweep's command does only what is missing."""
     from domainwise.core.phrasing import counted

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from domainwise.cli.common import DataRoot, Device, Json, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import errors_console, print_json, say
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
@@ -15,18 +16,18 @@ EXAMPLES = (
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")],
+    folder: options.ResultsFolder,
     out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
-    baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
+    baseline: options.Baseline = "ERM",
     no_models: Annotated[
         bool, typer.Option("--no-models", help="Read records alone: no attention, perturbations, what models used.")
     ] = False,
     shift: Annotated[
         bool, typer.Option("--shift", help="Estimate the kind of shift of photographs too: minutes on a GPU.")
     ] = False,
-    data_root: DataRoot = None,
-    device: Device = "cpu",
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "cpu",
+    as_json: options.Json = False,
 ) -> None:
     """Write one HTML page with all results: tables under every selection rule, curves, figures, what models look at.
 

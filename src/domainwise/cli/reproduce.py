@@ -5,20 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domainwise.cli.common import (
-    DataRoot,
-    Device,
-    ImageSize,
-    Json,
-    LogTo,
-    Precision,
-    Seed,
-    Weights,
-    console,
-    names,
-    print_json,
-)
-from domainwise.cli.sweep import Address, DryRun, On, PerGpu, Retry, Slurm, Workers, launcher_options, run_plans
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json
+from domainwise.cli.sweep import launcher_options, run_plans
 
 if TYPE_CHECKING:
     from domainwise.sweeps.collection import Collection
@@ -37,22 +26,22 @@ def reproduce(
     trials: Annotated[int, typer.Option(help="Trials (the paper: 3).")] = 3,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,
     network: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
-    weights: Weights = "",
-    image_size: ImageSize = None,
-    precision: Precision = "auto",
+    weights: options.Weights = "",
+    image_size: options.ImageSize = None,
+    precision: options.Precision = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/TABLE).")] = None,
-    on: On = "local",
-    workers: Workers = None,
-    per_gpu: PerGpu = "auto",
-    address: Address = None,
-    slurm: Slurm = None,
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    log_to: LogTo = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
+    on: options.On = "local",
+    workers: options.Workers = None,
+    per_gpu: options.PerGpu = "auto",
+    address: options.Address = None,
+    slurm: options.Slurm = None,
+    dry_run: options.DryRun = False,
+    retry: options.Retry = False,
+    log_to: options.LogTo = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Plan and run a table of the paper from its presets, then compare our numbers with its numbers, cell by cell."""
     from domainwise.paper.conditions import planned_differences
@@ -63,7 +52,7 @@ def reproduce(
     from domainwise.sweeps.plan_run import training_options
 
     paper_table = find_table(table)
-    options = training_options(
+    training = training_options(
         device,
         data_root,
         steps=steps,
@@ -73,7 +62,9 @@ def reproduce(
         weights=weights,
         image_size=image_size,
     )
-    plans = reproduction(table, options, dataset=dataset, algorithms=names(algorithms), draws=hparams, trials=trials)
+    plans = reproduction(
+        table, training, dataset=dataset, algorithms=options.parse_names(algorithms), draws=hparams, trials=trials
+    )
 
     def show(collection: "Collection") -> None:
         compared = compare(table, collection)

@@ -1,13 +1,13 @@
 """`domainwise shift`."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from domainwise.cli.common import DataRoot, Device, Json, SkipBad, Weights, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ def shift(
         list[str] | None, typer.Option(help="Unseen domain; repeat for several (default: each in turn).")
     ] = None,
     network: Annotated[str | None, typer.Option(help="What learns the features (default: by the data).")] = None,
-    weights: Weights = "",
+    weights: options.Weights = "",
     image_size: Annotated[int | None, typer.Option(help="Height and width, where images can be resized.")] = None,
     images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 20_000,
     trials: Annotated[int, typer.Option(help="Repetitions with other weights and samples.", min=1)] = 1,
     fixed: Annotated[
         bool, typer.Option("--fixed", help="OoD-Bench's fixed thresholds instead of calibrated ones.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")] = None,
-    skip_bad: SkipBad = False,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    out: options.OptionalPicture = None,
+    skip_bad: options.SkipBad = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Which shift is it? Diversity (the unseen domain looks different) or correlation (labels go with other looks).
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.live import Live
 
-from domainwise.cli.common import Json, console, errors_console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def progress_json(progress: "SweepProgress") -> dict[str, Any]:
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep, a training, a demo, or of compare's runs.")],
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """The progress of a sweep, from another terminal or machine: done, running, failed, remaining, time left, best.
 

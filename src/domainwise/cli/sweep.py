@@ -1,45 +1,24 @@
 """`domainwise sweep`."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli import complete
-from domainwise.cli.common import (
-    Augmentation,
-    DataRoot,
-    Device,
-    EvaluateEvery,
-    FullCurves,
-    ImageSize,
-    Json,
-    LogTo,
-    Network,
-    Own,
-    Precision,
-    Seed,
-    SkipBad,
-    Track,
-    Weights,
-    console,
-    errors_console,
-    names,
-    parse_hparams,
-    print_json,
-    say,
-)
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import follow_runs
 from domainwise.cli.status import list_failures, progress_json
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from domainwise.protocol.records import Status
     from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
-    from domainwise.sweeps.events import Event
+    from domainwise.sweeps.collection import Collection
+    from domainwise.sweeps.events import Settings
+    from domainwise.sweeps.plan import Plan
 
 EXAMPLES = (
     "Examples:  [bold]domainwise sweep --dataset ColoredMNIST --algorithms ERM,DAT --hparams 20 --trials 3 --dry-run[/]"
@@ -48,69 +27,59 @@ EXAMPLES = (
     "   ·   [bold]domainwise sweep --dataset BackgroundDigits --algorithms DAT --hparams 1 --grid eps=0.5,1,2,4[/]"
 )
 
-On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
-Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
-PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
-Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
-Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
-
 
 def sweep(
-    dataset: Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)] = None,
-    data: Own = None,
-    skip_bad: SkipBad = False,
-    algorithms: Annotated[
-        str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)
-    ] = "ERM,DAT",
+    dataset: options.Dataset = None,
+    data: options.DataFolder = None,
+    skip_bad: options.SkipBad = False,
+    algorithms: options.Algorithms = "ERM,DAT",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
-    trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")] = 3,
+    trials: options.Trials = 3,
     setting: Annotated[str, typer.Option(help="multi: leave one domain out; single: train on one.")] = "multi",
     test_domains: Annotated[str, typer.Option(help="Names or numbers with commas between (default: all).")] = "",
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
     ] = False,
     space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
-    hparam: Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")] = None,
+    hparam: options.FixedHparam = None,
     grid: Annotated[
         list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")
     ] = None,
-    track: Track = None,
-    steps: Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")] = None,
-    evaluate_every: EvaluateEvery = None,
-    network: Network = "auto",
-    image_size: ImageSize = None,
-    augmentation: Augmentation = None,
-    weights: Weights = "",
-    precision: Precision = "auto",
-    full_curves: FullCurves = False,
+    track: options.Track = None,
+    steps: options.Steps = None,
+    evaluate_every: options.EvaluateEvery = None,
+    network: options.Network = "auto",
+    image_size: options.ImageSize = None,
+    augmentation: options.Augmentation = None,
+    weights: options.Weights = "",
+    precision: options.Precision = "auto",
+    full_curves: options.FullCurves = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
         "runs/sweep"
     ),
-    on: On = "local",
-    workers: Workers = None,
-    per_gpu: PerGpu = "auto",
-    address: Address = None,
-    slurm: Slurm = None,
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    log_to: LogTo = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
+    on: options.On = "local",
+    workers: options.Workers = None,
+    per_gpu: options.PerGpu = "auto",
+    address: options.Address = None,
+    slurm: options.Slurm = None,
+    dry_run: options.DryRun = False,
+    retry: options.Retry = False,
+    log_to: options.LogTo = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.plan_run import training_options
 
     cells = grid_cells(grid or [])
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
-    fixed = parse_hparams(hparam or [])
-    options = training_options(
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
+    fixed = options.parse_hparams(hparam or [])
+    training = training_options(
         device,
         data_root,
         steps=steps,
@@ -127,15 +96,15 @@ def sweep(
     plans = [
         plan_sweep(
             chosen.name,
-            names(algorithms),
-            options,
+            options.parse_names(algorithms),
+            training,
             draws=hparams,
             trials=trials,
             setting=setting,
             space=space,
-            test_domains=names(test_domains),
+            test_domains=options.parse_names(test_domains),
             pairs=pairs,
-            variant=_cell_name(cell),
+            variant=", ".join(f"{name} {value}" for name, value in cell.items()),
             hparams=fixed | cell,
         )
         for cell in cells
@@ -148,13 +117,13 @@ def sweep(
 def launcher_options(
     on: str, workers: int | None, per_gpu: str, address: str | None, slurm: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The arguments of `sweep.launch.launch`, from flags."""
+    """The arguments of `sweeps.launch.launch`, from flags."""
     return {
         "on": on,
         "workers": workers,
         "per_gpu": parse_per_gpu(per_gpu),
         "address": address,
-        "slurm_parameters": parse_hparams(slurm or [], "--slurm"),
+        "slurm_parameters": options.parse_hparams(slurm or [], "--slurm"),
     }
 
 
@@ -163,26 +132,21 @@ def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
     axes = []
     for pair in pairs:
         name, _, values = pair.partition("=")
-        if not names(values):
+        if not options.parse_names(values):
             raise UserError(f"--grid {pair!r}: write NAME=VALUE,VALUE, e.g. --grid eps=0.5,1,2")
-        axes.append([parse_hparams([f"{name}={value}"], "--grid") for value in names(values)])
+        axes.append([options.parse_hparams([f"{name}={value}"], "--grid") for value in options.parse_names(values)])
     return [{name: value for one in cell for name, value in one.items()} for cell in product(*axes)]
 
 
-def _cell_name(cell: "Mapping[str, Value]") -> str:
-    """The variant of a grid's cell: what tables show beside the algorithm."""
-    return ", ".join(f"{name} {value}" for name, value in cell.items())
-
-
 def run_plans(
-    plans: Sequence[Any],
-    settings: Any,
+    plans: "Sequence[Plan]",
+    settings: "Settings",
     launcher: Mapping[str, Any],
     *,
     dry_run: bool,
     as_json: bool,
     differences: Sequence[str] | None = None,
-    show: Callable[[Any], None] | None = None,
+    show: "Callable[[Collection], None] | None" = None,
 ) -> None:
     """Executes plans into one folder and shows the results, by the selection rules of the plans' datasets.
 
@@ -218,18 +182,6 @@ def run_plans(
         raise typer.Exit(1)
 
 
-def follow_runs(runs: Sequence[Any], events: "Generator[Event]", out: Path) -> "dict[Run, Status]":
-    """Shows the progress of runs until all have ended, and returns how; Ctrl-C ends the command with status 130."""
-    from domainwise.cli.progress import follow
-
-    try:
-        with closing(events):
-            return follow(runs, events, errors_console, out)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
-
-
 def parse_per_gpu(text: str) -> int | None:
     """ "auto" -> None, "4" -> 4."""
     if text == "auto":
@@ -240,8 +192,8 @@ def parse_per_gpu(text: str) -> int | None:
 
 
 def print_estimate(
-    runs: Sequence[Any],
-    settings: Any,
+    runs: "Sequence[Run]",
+    settings: "Settings",
     launcher: Mapping[str, Any],
     *,
     as_json: bool,
@@ -256,16 +208,16 @@ def print_estimate(
 
     missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
     data, weights = settings.missing_inputs(missing)
+    local = launcher["on"] == "local"
     seconds, reason = None, "the data is not there"
     if not data:
         try:
             pick_device(settings.device)
             seconds = estimate_seconds(missing, settings.device, settings.data_root) if missing else 0.0
         except UserError as error:
-            if launcher["on"] == "local":
+            if local:
                 raise
             reason = str(error)
-    local = launcher["on"] == "local"
     at_once = (launcher["workers"] or default_workers(settings.device)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)

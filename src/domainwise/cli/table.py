@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domainwise.cli import complete
-from domainwise.cli.common import Json, console, errors_console, print_json, say
+from domainwise.cli import complete, options
+from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def table(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
-    baseline: Annotated[str, typer.Option(help="What paired differences are taken to.")] = "ERM",
+    baseline: options.Baseline = "ERM",
     paper: Annotated[
         str | None, typer.Option(help="Put a table of the paper beside ours: its number or label.")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Accuracy per unseen domain and average, with the selection rule that chose it."""
     from domainwise.core.table import comma_separated
@@ -93,7 +93,7 @@ def print_notes(notes: Sequence[str]) -> None:
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="A sweep's folder.")],
+    folder: options.SweepFolder,
     target: Annotated[Path, typer.Argument(help="A new folder for DomainBed's format.")],
 ) -> None:
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete
-from domainwise.cli.common import console
+from domainwise.cli.output import console
 from domainwise.core.errors import unknown
 
 EXAMPLES = (

@@ -6,15 +6,16 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli.common import Json, Seed, console, print_json, say
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
 
 EXAMPLES = "Examples:  [bold]domainwise theory[/]   ·   [bold]domainwise theory --seed 7 --json[/]"
 
 
 def theory(
     out: Annotated[Path, typer.Option(help="Folder for the plot of the linearisation gaps.")] = Path("runs/theory"),
-    seed: Seed = 0,
-    as_json: Json = False,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Check the paper's Proposition, Remark and linearisations numerically in float64; exit 1 if one fails."""
     from domainwise.analysis.theory import check

@@ -7,30 +7,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli import complete
-from domainwise.cli.bars import shown_training
-from domainwise.cli.common import (
-    Augmentation,
-    DataRoot,
-    Device,
-    EvaluateEvery,
-    FullCurves,
-    ImageSize,
-    Json,
-    LogTo,
-    Network,
-    Own,
-    Precision,
-    Seed,
-    SkipBad,
-    Track,
-    Weights,
-    console,
-    errors_console,
-    parse_hparams,
-    print_json,
-    say,
-)
+from domainwise.cli import complete, options
+from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.progress import training_progress
 from domainwise.core import torchrun
 
 EXAMPLES = (
@@ -47,8 +26,8 @@ def train(
             help="See: domainwise list (default: BackgroundDigits, unless --data).", autocompletion=complete.datasets
         ),
     ] = None,
-    data: Own = None,
-    skip_bad: SkipBad = False,
+    data: options.DataFolder = None,
+    skip_bad: options.SkipBad = False,
     algorithm: Annotated[str, typer.Option(help="See: domainwise list.", autocompletion=complete.algorithms)] = "DAT",
     test_domain: Annotated[
         list[str] | None,
@@ -56,37 +35,37 @@ def train(
     ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain (default: all others).")] = None,
     hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
-    network: Network = "auto",
-    image_size: ImageSize = None,
-    augmentation: Augmentation = None,
-    weights: Weights = "",
+    network: options.Network = "auto",
+    image_size: options.ImageSize = None,
+    augmentation: options.Augmentation = None,
+    weights: options.Weights = "",
     steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
-    evaluate_every: EvaluateEvery = None,
+    evaluate_every: options.EvaluateEvery = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
-    precision: Precision = "auto",
-    full_curves: FullCurves = False,
-    track: Track = None,
+    precision: options.Precision = "auto",
+    full_curves: options.FullCurves = False,
+    track: options.Track = None,
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),
-    log_to: LogTo = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    as_json: Json = False,
+    log_to: options.LogTo = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Train one model with some domains unseen, and evaluate it on them. Continues if it was interrupted."""
-    from domainwise.cli.data_options import choose
+    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.data.catalogue import DATASETS
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
     from domainwise.sweeps.plan_run import plan_run, training_options
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, named = choose(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
-    options = training_options(
+    training = training_options(
         device,
         data_root,
         steps=steps,
@@ -94,15 +73,15 @@ def train(
         network=named,
         seed=seed,
         precision=precision,
-        hparams=parse_hparams(hparam or []),
+        hparams=options.parse_hparams(hparam or []),
         weights=weights,
         full_curves=full_curves,
         image_size=image_size,
         augmentation=augmentation,
         track=track or (),
     )
-    run = plan_run(chosen, algorithm, unseen, options, train_domains=train_domain, draw=draw, trial=trial)
-    with shown_training(str(run), run.steps) as progress:
+    run = plan_run(chosen, algorithm, unseen, training, train_domains=train_domain, draw=draw, trial=trial)
+    with training_progress(str(run), run.steps) as progress:
         outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
     if torchrun.rank():
         return

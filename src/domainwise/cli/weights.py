@@ -7,8 +7,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Json, console, print_json, say
-from domainwise.cli.data_progress import download_bar
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
+from domainwise.cli.progress import download_progress
 from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
@@ -23,7 +24,7 @@ app = typer.Typer(
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
-def list_weights(data_root: DataRoot = None, as_json: Json = False) -> None:
+def list_weights(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
     """Show the weights known by name and any other file of weights in the data root, with licence and normalisation."""
     from domainwise.data.catalogue import data_root as find_root
     from domainwise.nets.weights import FOLDER, NORMALISATION
@@ -79,7 +80,7 @@ def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
 @app.command(epilog=GET_EXAMPLES)
 def get(
     name: Annotated[str, typer.Argument(help="See: domainwise weights list.")],
-    data_root: DataRoot = None,
+    data_root: options.DataRoot = None,
 ) -> None:
     """Download published weights into the data root: resumes an interrupted download and verifies the checksum."""
     from domainwise.core.files import writable_folder
@@ -95,6 +96,6 @@ def get(
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
     writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
-    with download_bar() as progress:
+    with download_progress() as progress:
         file = fetch(download, root, progress(download))
     say(f"{name} is in {file}")

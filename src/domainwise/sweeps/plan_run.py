@@ -8,6 +8,7 @@ from typing import Unpack
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError, unknown
+from domainwise.data.augmentations import check_augmentation
 from domainwise.data.catalogue import Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
@@ -50,8 +51,6 @@ def plan_run(
     Without a test domain it trains on every domain: to ship a model, not to evaluate one. `changes` are fields of the
     options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
     """
-    from domainwise.data.augment import check_augmentation
-
     options = options.changed(**changes)
     data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(options.network)
     method = ALGORITHMS[algorithm]

@@ -2,10 +2,12 @@
 
 tab:searchd, tab:searcha, tab:searchu    multi-source DAT, AT, UAT
 tab:searchsingle                         single-source DAT
-appendix text                            WRM and ADA on every dataset; DAT and the learning rate on Mixed-Same
+appendix text                            DAT and the learning rate on Mixed-Same
+
+The ranges of WRM and ADA, the same for every dataset, are those of the algorithms themselves.
 """
 
-from domainwise.protocol.spaces import Fixed, LogInteger, LogUniform, Parameter, Uniform
+from domainwise.protocol.spaces import Fixed, LogUniform, Parameter
 
 Exponents = tuple[float, float]
 
@@ -43,17 +45,6 @@ BALLS: dict[str, dict[str, dict[str, tuple[Exponents, Exponents]]]] = {
 }
 """Ranges of (eps, alpha). Mixed-Same has a single training domain: it is in both settings."""
 
-EVERY_DATASET: dict[str, dict[str, Parameter]] = {
-    "WRM": {"inner_lr": LogUniform(-2, -1, default=0.05), "gamma": LogUniform(-0.5, 0.5, default=1.0)},
-    "ADA": {
-        "ascent_lr": LogUniform(-1, 0.5, default=1.0),
-        "gamma": Uniform(0.5, 1.5, default=1.0),
-        "min_steps": LogInteger(0.5, 2.5, default=100, minimum=1),
-        "phases": LogInteger(0.5, 2, default=6),
-    },
-}
-"""The same for every dataset."""
-
 EVERY_ALGORITHM: dict[str, dict[str, Parameter]] = {
     "MixedSame": {"lr": LogUniform(-5.5, -4.5, default=1e-5)},
     "Digits": {"lr": Fixed(1e-4), "batch_size": Fixed(32)},
@@ -67,7 +58,7 @@ def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[st
     Ensemble UAT is made of UAT models and shares their ranges. Draw 0 keeps the protocol's default where it lies in the
     paper's range, and takes the range's middle where it does not.
     """
-    space = dict(EVERY_DATASET.get(algorithm, {}))
+    space: dict[str, Parameter] = {}
     ranges = BALLS[setting].get("UAT" if algorithm == "EnsembleUAT" else algorithm, {}).get(dataset)
     if ranges is not None:
         space |= {name: _log(r, default) for name, r, default in zip(("eps", "alpha"), ranges, (1.0, 0.1), strict=True)}

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from domainwise.cli.common import DataRoot, Device, Json, console, errors_console, names, print_json
+from domainwise.cli import options
+from domainwise.cli.output import console, errors_console, print_json
 
 EXAMPLES = (
     "Examples:  [bold]domainwise bench --device cpu[/]   ·   "
@@ -20,7 +21,7 @@ EXAMPLES = (
 def bench(
     dataset: Annotated[str, typer.Option(help="See: domainwise list.")] = "ColoredMNIST-embedded",
     network: Annotated[str | None, typer.Option(help="(default: the dataset's).")] = None,
-    algorithms: Annotated[str, typer.Option(help="Names with commas between.")] = "ERM,DAT,AT,IRM",
+    algorithms: options.Algorithms = "ERM,DAT,AT,IRM",
     batch_size: Annotated[
         int | None, typer.Option(help="Images per domain (default: the protocol's, 16 on a CPU).", min=2)
     ] = None,
@@ -28,9 +29,9 @@ def bench(
     at_once: Annotated[int, typer.Option(help="Runs that take turns, on a GPU; 1 for none.", min=1)] = 8,
     seconds: Annotated[float, typer.Option(help="Spent on each measurement, besides its start.", min=0)] = 2.0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Time steps and evaluations on this machine, beside a plain loop written the way DomainBed writes it."""
     from domainwise.algorithms import ALGORITHMS
@@ -44,7 +45,7 @@ def bench(
     from domainwise.sweeps.plan_run import search_space
 
     data, chosen_device = find_dataset(dataset), pick_device(device)
-    algorithm_names, precision_names = names(algorithms), names(precisions)
+    algorithm_names, precision_names = options.parse_names(algorithms), options.parse_names(precisions)
     for precision in precision_names:
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)

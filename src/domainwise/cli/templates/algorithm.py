@@ -6,12 +6,10 @@ domainwise --plugin THIS_FILE train --dataset BackgroundDigits --algorithm Worst
 from torch import Tensor
 
 import domainwise as dw
-from domainwise.algorithms.risk import ERM
-from domainwise.protocol.spaces import LogUniform
 
 
 @dw.algorithm
-class WorstDomain(ERM):
+class WorstDomain(dw.ERM):
     """Mind the worst: mean_e R_e + weight max_e R_e.
 
     Paper: none yet.
@@ -20,7 +18,7 @@ class WorstDomain(ERM):
     """
 
     needs_domains = 2
-    space = ERM.space | {"weight": LogUniform(-1, 1, default=1.0)}
+    space = dw.ERM.space | {"weight": dw.LogUniform(-1, 1, default=1.0)}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """x [E, B, ...], y [E, B]: B samples of each of E training domains."""

@@ -1,0 +1,108 @@
+"""The options and arguments that several commands share, and how their values are read."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from domainwise.cli import complete
+from domainwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from domainwise.protocol.spaces import Value
+
+# Data
+Dataset = Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out images of your own folder that cannot be decoded.")
+]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets (default: $DOMAINWISE_DATA).")]
+ImageSize = Annotated[
+    int | None, typer.Option(help="Height and width to load images at (default: the dataset's, or as --network wants).")
+]
+Augmentation = Annotated[
+    str | None,
+    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's, or the network's)."),
+]
+
+# Training
+Network = Annotated[
+    str,
+    typer.Option(
+        help="See: domainwise list; auto: the dataset's, and for --data by the weights here.",
+        autocompletion=complete.networks,
+    ),
+]
+Weights = Annotated[
+    str, typer.Option(help="File a pre-trained network starts from (default: the published one, in the data root).")
+]
+Steps = Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")]
+FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")]
+Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
+FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
+Track = Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")]
+LogTo = Annotated[
+    list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
+
+# Searches, and where their runs go
+Algorithms = Annotated[str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)]
+Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")]
+On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
+Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
+PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
+Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+
+# Folders that commands read
+SweepFolder = Annotated[Path, typer.Argument(help="A sweep's folder.")]
+ResultsFolder = Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")
+]
+FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
+FilterDomain = Annotated[
+    str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")
+]
+FilterTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
+ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
+
+# Results
+Baseline = Annotated[str, typer.Option(help="What paired differences are taken to.")]
+Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
+OptionalPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """ "ERM,DAT" -> ("ERM", "DAT")."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, Value]":
+    """["eps=2", "norm=linf"] -> {"eps": 2, "norm": "linf"}."""
+    values: dict[str, Value] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            example = "slurm_partition=gpu" if option == "--slurm" else "eps=2"
+            raise UserError(f"{option} {pair!r}: write NAME=VALUE, e.g. {option} {example}")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if isinstance(value, (list, dict)):
+            raise UserError(f"{option} {pair!r}: the value must be a number or a word")
+        values[name] = value
+    return values

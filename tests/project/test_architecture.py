@@ -1,0 +1,42 @@
+"""The page on the architecture names files that exist, and paths whose files lead to the next one."""
+
+import re
+
+import pytest
+
+from documents import ROOT
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+SOURCE = ROOT / "src" / "domainwise"
+MOST_FILES = {"train": 6, "table": 4}
+STEP = re.compile(r"^\d\. `([^`]+)`", re.M)
+
+
+def path(name: str) -> list[str]:
+    """The files of a reading path, in order."""
+    start = PAGE.index(f"<!-- path: {name} -->")
+    return STEP.findall(PAGE[start : PAGE.index("\n\n", PAGE.index("1. ", start))])
+
+
+@pytest.mark.parametrize("name", MOST_FILES)
+def test_each_file_of_a_path_uses_a_neighbour_and_the_path_is_short(name: str) -> None:
+    files = path(name)
+    assert 2 < len(files) <= MOST_FILES[name]
+    modules = [f"domainwise.{file.removesuffix('.py').replace('/', '.')}" for file in files]
+    for number, module in enumerate(modules):
+        others = [text for at, text in enumerate(modules) if at in (number - 1, number + 1)]
+        users = [(SOURCE / files[at]).read_text() for at in (number - 1, number + 1) if 0 <= at < len(files)]
+        text = (SOURCE / files[number]).read_text()
+        assert any(other in text for other in others) or any(module in user for user in users), module
+
+
+def test_every_file_named_exists() -> None:
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", PAGE))
+    assert len(named) > 12
+    missing = [name for name in named if not (SOURCE / name).is_file() and not (ROOT / name).is_file()]
+    assert not missing
+
+
+def test_every_room_has_its_row() -> None:
+    rooms = [folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").is_file()]
+    assert set(re.findall(r"^\| `([a-z]+)` \|", PAGE, re.M)) == set(rooms)
