@@ -29,7 +29,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.engine.devices import check_precision
 from domainwise.engine.session import Session
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 DATASET, BATCH, DOMAINS = "ColoredMNIST-embedded", 64, ("+90%", "+80%")
 CPU = torch.device("cpu")

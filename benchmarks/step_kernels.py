@@ -24,7 +24,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 GPU = torch.device("cuda")
 ROUNDS, PROFILED = 5, 10

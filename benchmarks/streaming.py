@@ -20,7 +20,7 @@ from domainwise.cli.bench.machine import describe, now
 from domainwise.data.batches import StreamedBatches
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from step_kernels import GPU, images, milliseconds
 
 DATASET, BATCH, STEPS, TURNS = DATASETS["PACS"], 32, 50, 3

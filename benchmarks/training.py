@@ -15,7 +15,7 @@ from pathlib import Path
 from domainwise import DATASETS, train
 from domainwise.cli.bench.machine import describe
 from domainwise.engine.devices import pick_device
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 
 def main() -> None:

@@ -241,5 +241,4 @@ if __name__ == "__main__":
     for page in map(Path, sys.argv[1:]):
         old = page.read_text(encoding="utf-8")
         if (new := filled(old, Path("results"))) != old:
-            with files.atomic(page) as file:
-                file.write(new.encode())
+            files.write(page, new)

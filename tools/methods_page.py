@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.risk import ERM
+from domainwise.core.registry import first_paragraph
 from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform
 
 INTRODUCTION = """# Methods
@@ -33,7 +34,7 @@ class Page:
         text = " ".join((method.__doc__ or "").split())
         parts = re.split(r" ?\b(Paper|Note|Try it): ", text)
         head, rest = parts[0], parts[1:]
-        first = " ".join((method.__doc__ or "").strip().split("\n\n")[0].split())
+        first = first_paragraph(method.__doc__)
         return cls(first, head.removeprefix(first).strip(), dict(zip(rest[::2], rest[1::2], strict=True)))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Uniform
     from domainwise.reports.page.write import report
     from domainwise.sweeps.launch import sweep
-    from domainwise.sweeps.plan import plan_run as plan
+    from domainwise.sweeps.plan_run import plan_run as plan
     from domainwise.sweeps.tables import table
 
 __version__ = "0.1.0"
@@ -61,7 +61,7 @@ _HOMES = {
     "protocol.spaces": ("ByScale", "Choice", "Fixed", "LogInteger", "LogUniform", "Uniform"),
     "reports.page.write": ("report",),
     "sweeps.launch": ("sweep",),
-    "sweeps.plan": ("plan_run",),
+    "sweeps.plan_run": ("plan_run",),
     "sweeps.tables": ("table",),
 }
 """Where each name lives. It is imported when first asked for: importing torch alone takes seconds."""

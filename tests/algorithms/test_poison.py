@@ -21,7 +21,7 @@ from domainwise.data.sources.folder import image_folder
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder
 
 EVERY = sorted(ALGORITHMS)

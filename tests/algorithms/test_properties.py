@@ -17,7 +17,7 @@ from domainwise.core.seeds import uniform
 from domainwise.protocol import spaces
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -26,7 +26,8 @@ from domainwise.engine.train import train
 from domainwise.nets.network import Network
 from domainwise.protocol.options import TrainingOptions
 from domainwise.reports.pictures import audit_figure
-from domainwise.sweeps.plan import plan_run, plan_sweep
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.plan_run import plan_run
 
 Answer = Callable[[Tensor], Tensor]
 

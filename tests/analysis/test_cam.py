@@ -19,7 +19,7 @@ from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.nets.network import Network, build
 from domainwise.reports.pictures import heatmap_grid
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 
 class Linear(nn.Module):

@@ -24,7 +24,7 @@ from domainwise.data.sources.mnist import BackgroundDigits, background
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.engine.train import train
 from domainwise.reports.pictures import perturbation_figure
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 
 def wave(cycles: int, channels: int = 3, size: int = 28) -> Tensor:

@@ -9,7 +9,8 @@ from commands import Command
 from domainwise.data.sources.folder import image_folder
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run, plan_sweep
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import DOMAINS, make_folder
 
 FEW = ("--hparam", "batch_size=2", "--steps", 2, "--device", "cpu")

@@ -7,7 +7,7 @@ import pytest
 from domainwise.cli import progress
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweeps.events import Event
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.status import sweep_progress
 
 

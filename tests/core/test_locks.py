@@ -26,7 +26,7 @@ from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from processes import quick_context
 
 RACERS, ROUNDS = 8, 20

@@ -9,7 +9,7 @@ import torch
 
 from domainwise.core import provenance
 from domainwise.engine.train import train
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from domainwise.engine.train import train
 from domainwise.protocol.dataset_names import matching, titles
 from domainwise.protocol.runs import Run
 from domainwise.reports.page.write import write_page
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from handmade_records import write_run
 from small_datasets import make_folder, picture
 

@@ -21,7 +21,7 @@ from domainwise.engine.train import train
 from domainwise.paper.presets import reproduction
 from domainwise.sweeps.collection import is_companion
 from domainwise.sweeps.events import Settings
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import REAL, write_mnist
 
 random = np.random.default_rng(0)

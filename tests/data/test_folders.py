@@ -16,7 +16,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.folder import image_folder, scan
 from domainwise.engine.session import Session
 from domainwise.protocol.dataset_names import title
-from domainwise.sweeps.plan import Plan, plan_run, plan_sweep
+from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 

@@ -18,7 +18,7 @@ from domainwise.data.environments import Environments, fits_memory
 from domainwise.data.streaming import DEPTH, chunks
 from domainwise.engine.train import Interrupted, TrainingResult, train
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from short_trainings import saved_results
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -13,7 +13,7 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import table, table_rows
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}

@@ -30,7 +30,7 @@ from domainwise.engine.execution.compilation import compiled, padded, round_up
 from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_problems import CLASSES, advance, batches, features, make, weights
 
 EVERY = sorted(ALGORITHMS)

@@ -15,7 +15,8 @@ from domainwise.protocol.records import RunFolder
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.local import execute
-from domainwise.sweeps.plan import plan_run, plan_sweep
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.plan_run import plan_run
 from processes import alive, quick_context, quick_server, share_server
 
 PLAN = plan_sweep(

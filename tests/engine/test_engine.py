@@ -14,7 +14,7 @@ from domainwise.engine.evaluation import splits_to_evaluate
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 

@@ -12,7 +12,7 @@ from domainwise.engine.execution import WORTH_COMPILING, Execution
 from domainwise.engine.execution.ranks import Ranks, SharedRunFolder
 from domainwise.engine.session import Session
 from domainwise.protocol.records import Record, RunFolder, Status
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_problems import make
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -23,7 +23,7 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.interleaving import InterleavedRuns
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda")

@@ -16,7 +16,7 @@ from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 SCENES = ("scene1", "scene2")
 

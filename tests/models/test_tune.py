@@ -25,7 +25,8 @@ from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command
-from domainwise.sweeps.plan import Plan, plan_run, plan_sweep, saved_plans
+from domainwise.sweeps.plan import Plan, plan_sweep, saved_plans
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 from small_datasets import make_folder, table
 
@@ -328,6 +329,8 @@ def test_compare_says_which_to_ship_and_its_folder_what_was_searched(
     result = compare(table(), ["ERM", "DAT"], candidates=2, trials=1, out=tmp_path, **options)
     assert result.winner in ("ERM", "DAT") and {one.number for one in result.tuning.tried} == {0, 1}
     assert result.as_json()["candidate"] == result.chosen().number
+    assert "2 steps, 2 candidates x 1 trial" in result.table.caption and "draw" not in result.table.caption
+    assert {"draws", "trials"} <= set(result.as_json()["table"]["rows"][0])
     (plan,) = saved_plans(tmp_path)
     assert (plan.search, plan.draws, plan.algorithms) == ("candidates", 2, ("ERM", "DAT"))
     status = commands(capsys)("status", tmp_path)

@@ -19,7 +19,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT, Run, added
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 PLAN = "plan_run('BackgroundDigits', 'DAT', ['scene3', 1], hparams={'eps': 2, 'norm': 'linf'}, trial=2, seed=7)"
 
@@ -46,7 +46,7 @@ def test_plan_fills_in_what_dataset_and_algorithm_say(run: Run) -> None:
 
 
 def test_identity_is_the_same_in_another_process(run: Run) -> None:
-    script = f"from domainwise.sweeps.plan import plan_run; print({PLAN}.id)"
+    script = f"from domainwise.sweeps.plan_run import plan_run; print({PLAN}.id)"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True).strip() == run.id
 

@@ -13,7 +13,7 @@ from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Column, Curve, Method, select
 from domainwise.protocol.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import AccuracyTable
 from scores import by_column, scores
 

@@ -13,7 +13,7 @@ from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.protocol.selection import Column, Curve, Method, searches, select
 from domainwise.protocol.statistics import Difference, average, estimate, paired, selected
 from domainwise.sweeps.collection import Collection, collect, with_companions
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from handmade_records import COLOURS, a_run, curve, facts, rows, write_run
 from scores import by_column
 

@@ -25,7 +25,7 @@ from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page.write import write_page
 from domainwise.reports.style import slots
 from domainwise.sweeps.collection import collect
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 SCENES = ("scene1", "scene2")
 

@@ -25,7 +25,8 @@ from domainwise.reports.page.drawing import Bar, Scale, panels
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.commands import sweep_command, train_command
 from domainwise.sweeps.domainbed import export_domainbed
-from domainwise.sweeps.plan import plan_run, plan_sweep
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.plan_run import plan_run
 from handmade_records import COLOURS
 
 NASTY = "<script>alert('x')</script>&\"'"

@@ -16,7 +16,7 @@ from domainwise.engine.train import train
 from domainwise.reports.page import models
 from domainwise.reports.page.models import ModelOptions
 from domainwise.reports.page.write import write_page
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder
 
 UNSEEN = ("scene1", "scene2")

@@ -19,7 +19,8 @@ from domainwise.protocol.records import RunFolder, Status
 from domainwise.reports.paper_comparison import compare
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import Settings
-from domainwise.sweeps.plan import plan_run, planned_runs
+from domainwise.sweeps.plan import planned_runs
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
 

@@ -7,7 +7,7 @@ from typing import Any
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Choice, Curve
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 STEPS = (0, 10, 20)
 COLOURS = ("+90%", "+80%", "-90%")

@@ -22,7 +22,7 @@ from domainwise.engine.train import Interrupted, train
 from domainwise.nets.network import Network
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from processes import quick_context
 from small_problems import CLASSES, SHAPE, advance, batches, features, make
 

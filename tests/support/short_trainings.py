@@ -12,7 +12,7 @@ from domainwise.data.environments import Environments
 from domainwise.engine.train import TrainingResult, train
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 STEPS, EVERY = 8, 3
 

@@ -21,7 +21,7 @@ from domainwise.core.errors import UserError
 from domainwise.protocol.selection import Column
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.domainbed import collect_domainbed, is_domainbed
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 
 

@@ -12,7 +12,7 @@ from domainwise.core.errors import UserError
 from domainwise.protocol.records import RunFolder
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 
 

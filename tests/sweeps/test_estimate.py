@@ -8,7 +8,7 @@ import torch
 
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import estimate
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder
 
 PARTS = {("lab", "in"): torch.arange(250), ("clinic", "out"): torch.arange(50)}

@@ -97,7 +97,7 @@ def test_every_method_is_tried_on_backgrounds() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
-    from domainwise.sweeps.plan import search_space
+    from domainwise.sweeps.plan_run import search_space
 
     for words in recipe(f"reproduce-{name}"):
         if words[0] != "sweep":

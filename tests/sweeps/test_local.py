@@ -23,7 +23,7 @@ from domainwise.protocol.runs import Run
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Event, Settings, mark_failed
 from domainwise.sweeps.local import execute
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.status import sweep_progress
 from processes import alive, all_gone, forked_workers
 from short_trainings import saved_results
@@ -231,7 +231,7 @@ def test_closing_while_a_run_ends_does_not_wait(tmp_path: Path) -> None:
 ORPHANING = """
 import multiprocessing, sys
 from pathlib import Path
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.local import execute
 from domainwise.sweeps.status import sweep_progress

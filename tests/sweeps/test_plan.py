@@ -18,7 +18,8 @@ from domainwise.protocol import spaces
 from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import plan as plan_module
-from domainwise.sweeps.plan import Plan, plan_run, plan_sweep, planned_runs, saved_plans, search_space
+from domainwise.sweeps.plan import Plan, plan_sweep, planned_runs, saved_plans
+from domainwise.sweeps.plan_run import plan_run, search_space
 from handmade_records import COLOURS
 
 SCENES = ("scene1", "scene2", "scene3", "scene4")

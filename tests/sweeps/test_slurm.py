@@ -18,7 +18,7 @@ from domainwise.protocol.records import RunFolder
 from domainwise.sweeps import cluster, slurm
 from domainwise.sweeps.cluster import execute_on
 from domainwise.sweeps.events import Settings
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 from short_trainings import saved_results
 
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'domainwise[slurm]'")

@@ -39,6 +39,10 @@ class DomainScore:
     per_class: Tensor
     counts: Tensor
 
+    @property
+    def label(self) -> str:
+        return self.domain if self.seen else f"{self.domain} (unseen)"
+
 
 @dataclass(frozen=True)
 class WorstPair:

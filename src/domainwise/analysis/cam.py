@@ -11,9 +11,10 @@ Grad-CAM: Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391. HiResCAM: Dra
 https://arxiv.org/abs/2011.08891.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,19 +89,24 @@ def last_map(model: nn.Module, x: Tensor, predict: Predict | None = None) -> str
 
         return hook
 
-    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
-    try:
-        with evaluating(model), torch.no_grad():
-            (predict or model)(x[:1])
-    finally:
-        for handle in handles:
-            handle.remove()
+    hooks = ((module, note(name)) for name, module in model.named_modules() if name)
+    with forward_hooks(hooks), evaluating(model), torch.no_grad():
+        (predict or model)(x[:1])
     if not last:
         raise UserError(
             f"{type(model).__name__} has no layer that puts out maps [N, channels, height, width], so there is no "
             "heatmap to draw: use a convolutional network"
         )
     return last[0]
+
+
+@contextmanager
+def forward_hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Context manager: (module, hook) pairs are registered within it and removed at its end."""
+    with ExitStack() as stack:
+        for module, hook in hooks:
+            stack.callback(module.register_forward_hook(hook).remove)
+        yield
 
 
 @contextmanager
@@ -118,12 +124,8 @@ def _kept_maps(modules: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
 
         return hook
 
-    handles = [module.register_forward_hook(keep(number)) for number, module in enumerate(modules)]
-    try:
+    with forward_hooks((module, keep(number)) for number, module in enumerate(modules)):
         yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _weighted_maps(

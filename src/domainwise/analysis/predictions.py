@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from domainwise.analysis.cam import forward_hooks
 from domainwise.core.seeds import permutation
 from domainwise.engine.restore import TrainedRun
 from domainwise.nets.modes import evaluating
@@ -47,20 +48,17 @@ def predictions_and_features(trained: TrainedRun, images: Tensor, domain: str) -
     """The predicted classes, and the features [N, F] of every Network inside; None if there is none."""
     networks = [module for module in trained.algorithm.network.modules() if isinstance(module, Network)]
     outputs: list[Tensor] = []
-    handles = [
-        network.features.register_forward_hook(lambda _module, _inputs, output: outputs.append(output.float().cpu()))
-        for network in networks
-    ]
+
+    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        outputs.append(output.float().cpu())
+
     predicted, features = [], []
-    try:
+    with forward_hooks((network.features, keep) for network in networks):
         for logits, size in _passes(trained, images, domain):
             predicted.append(logits.argmax(1).cpu())
             if networks:
                 features.append(torch.cat([output.reshape(size, -1) for output in outputs], 1))
             outputs.clear()
-    finally:
-        for handle in handles:
-            handle.remove()
     return torch.cat(predicted), torch.cat(features) if features else None
 
 

@@ -22,7 +22,7 @@ def percent(share: float) -> str:
 
 
 @dataclass(frozen=True)
-class Gap:
+class AccuracyGap:
     """A difference of accuracies and its standard error."""
 
     mean: float
@@ -77,7 +77,7 @@ class BackgroundUse:
     black: dict[str, float]
     alone: dict[str, float]
     unseen: str
-    gap: Gap  # the unseen domain's digits: over the training backgrounds minus over their own
+    gap: AccuracyGap  # the unseen domain's digits: over the training backgrounds minus over their own
 
     @property
     def sentence(self) -> str:
@@ -85,7 +85,7 @@ class BackgroundUse:
         where = f"over the background of {self.unseen}, which it never saw, than over those it was trained on"
         if self.gap.clear:
             verdict = f"Reads the same digits {'worse' if self.gap.mean > 0 else 'better'} {where}: by "
-            verdict += str(Gap(abs(self.gap.mean), self.gap.error))
+            verdict += str(AccuracyGap(abs(self.gap.mean), self.gap.error))
         else:
             verdict = f"Reads the same digits neither clearly better nor worse {where}: background gap {self.gap}"
         return f"{verdict} ({percent(unchanged)} right there, {percent(black)} over black)."
@@ -95,7 +95,7 @@ class BackgroundUse:
 class MixedUse:
     """Mixed-Same minus Mixed-Rand: the accuracy that a background of the right class adds (Xiao et al. 2020)."""
 
-    gap: Gap
+    gap: AccuracyGap
 
     @property
     def sentence(self) -> str:
@@ -119,7 +119,7 @@ def shortcut(
     if {"Mixed-Same", "Mixed-Rand"} <= set(by_domain):
         same, mixed = by_domain["Mixed-Same"], by_domain["Mixed-Rand"]
         error = math.sqrt(sum(float(correct.var(correction=0)) / len(correct) for correct in (same, mixed)))
-        return MixedUse(Gap(float(same.mean() - mixed.mean()), error))
+        return MixedUse(AccuracyGap(float(same.mean() - mixed.mean()), error))
     return None
 
 
@@ -153,7 +153,7 @@ def background_use(trained: TrainedRun, held_out: Sequence[HeldOutImages], right
     scenes = {scene: background(scene) for scene in SCENES}
     blank = torch.zeros(1, 28, 28, dtype=torch.uint8)
     accuracy, swapped, black, alone = {}, {}, {}, {}
-    unseen, gap = run.test_domains[0], Gap(0.0, 0.0)
+    unseen, gap = run.test_domains[0], AccuracyGap(0.0, 0.0)
     for held, correct in zip(held_out, right, strict=True):
         ink, truth, home = digits[held.rows], labels[held.rows], held.domain
         over = {
@@ -169,5 +169,5 @@ def background_use(trained: TrainedRun, held_out: Sequence[HeldOutImages], right
         if home == unseen:
             known = torch.stack([over[scene] for scene in run.train_domains]).mean(0)
             lost = known - correct.double()
-            gap = Gap(float(lost.mean()), float(lost.std(correction=0)) / math.sqrt(len(lost)))
+            gap = AccuracyGap(float(lost.mean()), float(lost.std(correction=0)) / math.sqrt(len(lost)))
     return BackgroundUse(accuracy, swapped, black, alone, unseen, gap)

@@ -34,7 +34,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Gap:
+class LinearisationGap:
     """How far a linearisation is from the true inner maximum, per radius."""
 
     name: str
@@ -156,7 +156,7 @@ def inner_maximum(net: nn.Module, x: Tensor, y: Tensor, eps: float, ball: str, *
     return F.cross_entropy(net(x + delta[0].detach()), y).detach()
 
 
-def linearisation(name: str, ball: str) -> Gap:
+def linearisation(name: str, ball: str) -> LinearisationGap:
     """The gap between the true inner maximum and risk + eps * penalty, which must fall as O(eps^2)."""
     net = network(nn.Softplus, bias=True)
     x, y = next(domains(1, 64))
@@ -165,7 +165,7 @@ def linearisation(name: str, ball: str) -> Gap:
     gaps = tuple(
         float((inner_maximum(net, x, y, eps, ball, shared=name == "DAT") - (risk + eps * slope)).abs()) for eps in RADII
     )
-    return Gap(f"{name}, {ball}", RADII, gaps, measured_order(RADII, gaps))
+    return LinearisationGap(f"{name}, {ball}", RADII, gaps, measured_order(RADII, gaps))
 
 
 def measured_order(radii: tuple[float, ...], gaps: tuple[float, ...]) -> float:
@@ -177,7 +177,7 @@ def measured_order(radii: tuple[float, ...], gaps: tuple[float, ...]) -> float:
     return float((centred * log_gap).sum() / centred.square().sum())
 
 
-def check(seed: int = 0) -> tuple[list[Verdict], list[Gap]]:
+def check(seed: int = 0) -> tuple[list[Verdict], list[LinearisationGap]]:
     """Every statement, on networks and data drawn from this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -56,7 +56,8 @@ def compare(
     from domainwise.models.tune import refitted
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.launch import launch
-    from domainwise.sweeps.plan import plan_sweep, training_options
+    from domainwise.sweeps.plan import plan_sweep
+    from domainwise.sweeps.plan_run import training_options
 
     chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     training = training_options(

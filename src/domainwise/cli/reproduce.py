@@ -49,7 +49,7 @@ def reproduce(
     from domainwise.paper.tables import find_table
     from domainwise.reports.paper_comparison import compare
     from domainwise.sweeps.events import Settings
-    from domainwise.sweeps.plan import training_options
+    from domainwise.sweeps.plan_run import training_options
 
     paper_table = find_table(table)
     training = training_options(

@@ -73,7 +73,8 @@ def sweep(
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.events import Settings
-    from domainwise.sweeps.plan import plan_sweep, training_options
+    from domainwise.sweeps.plan import plan_sweep
+    from domainwise.sweeps.plan_run import training_options
 
     cells = grid_cells(grid or [])
     chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)

@@ -60,7 +60,7 @@ def train(
     from domainwise.data.catalogue import DATASETS
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
-    from domainwise.sweeps.plan import plan_run, training_options
+    from domainwise.sweeps.plan_run import plan_run, training_options
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
     chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)

@@ -32,6 +32,12 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
+def write(path: Path, data: bytes | str) -> None:
+    """Writes the whole file or nothing; text as UTF-8."""
+    with atomic(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
 def last_line(path: Path) -> bytes:
     """The last whole line of a file."""
     with path.open("rb") as file:

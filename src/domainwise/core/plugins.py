@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from domainwise.core.errors import UserError
-from domainwise.core.files import atomic
+from domainwise.core.files import write
 
 VARIABLE = "DOMAINWISE_PLUGINS"
 GROUP = "domainwise.plugins"
@@ -40,8 +40,8 @@ def add(paths: Iterable[Path | str]) -> None:
 def save_names(folder: Path) -> None:
     """Writes the names of the files in use to a sweep's folder: its plans cannot be read without them."""
     if files():
-        with atomic(folder / NAMES_FILE) as file:
-            file.write("".join(f"{name}\n" for name in dict.fromkeys((*saved_names(folder), *files()))).encode())
+        names = dict.fromkeys((*saved_names(folder), *files()))
+        write(folder / NAMES_FILE, "".join(f"{name}\n" for name in names))
 
 
 def saved_names(folder: Path) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, paired, selected
 from domainwise.sweeps.events import Event, Settings
-from domainwise.sweeps.plan import Plan, training_options
+from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.plan_run import training_options
 from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"
@@ -137,7 +138,7 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     gaps = {name: paired(scores[name], scores[baseline]) for name in methods if name != baseline}
     return Comparison(
-        replace(table, rows=tuple(rows), network=runs[0].network),
+        replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"),
         {name: gap for name, gap in gaps.items() if gap is not None},
         tuning,
     )

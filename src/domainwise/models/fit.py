@@ -22,7 +22,7 @@ from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
-from domainwise.sweeps.plan import plan_run, training_options
+from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
 """Held-out samples of each training domain whose features the model keeps, to measure drift against."""

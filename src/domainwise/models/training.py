@@ -8,7 +8,7 @@ from domainwise.engine.train import TrainingResult
 from domainwise.engine.train import train as train_run
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run, training_options
+from domainwise.sweeps.plan_run import plan_run, training_options
 
 
 def train(run: Run | str | Path, *positional: Any, **keywords: Any) -> TrainingResult:

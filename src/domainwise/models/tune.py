@@ -15,7 +15,8 @@ from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.events import Event, Settings
-from domainwise.sweeps.plan import Plan, training_options
+from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.plan_run import training_options
 
 
 @dataclass(frozen=True)

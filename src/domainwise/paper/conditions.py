@@ -6,8 +6,8 @@ from pathlib import Path
 
 from domainwise.data.find import find_dataset
 from domainwise.nets.weights import planned
-from domainwise.paper.presets import DRAWS, TRIALS, Cell, network, steps
-from domainwise.paper.tables import PaperTable
+from domainwise.paper.presets import DRAWS, TRIALS, network, steps
+from domainwise.paper.tables import PaperSearch, PaperTable
 from domainwise.protocol.runs import WeightsReference
 from domainwise.sweeps.plan import Plan
 
@@ -29,7 +29,7 @@ class Conditions:
     image_size: int = 0
 
 
-def of_paper(table: PaperTable, cell: Cell) -> Conditions:
+def of_paper(table: PaperTable, cell: PaperSearch) -> Conditions:
     """The paper's: its presets, in full."""
     data = find_dataset(cell.dataset)
     chosen = network(table, cell) or data.network
@@ -58,7 +58,7 @@ def of_plan(plan: Plan) -> Conditions:
     )
 
 
-def differences(table: PaperTable, ours: Iterable[tuple[Cell, Conditions]]) -> list[str]:
+def differences(table: PaperTable, ours: Iterable[tuple[PaperSearch, Conditions]]) -> list[str]:
     """Phrases for where searches for cells of a table differ from the paper's; with datasets, where it is not all."""
     phrases: dict[tuple[int, str], list[str]] = {}
     every_dataset = set()
@@ -75,7 +75,8 @@ def differences(table: PaperTable, ours: Iterable[tuple[Cell, Conditions]]) -> l
 
 def planned_differences(table: PaperTable, plans: Iterable[Plan]) -> list[str]:
     """The same for plans."""
-    return differences(table, ((Cell(p.dataset, p.algorithms[0], p.setting, p.variant), of_plan(p)) for p in plans))
+    searches = ((PaperSearch(p.dataset, p.algorithms[0], p.setting, p.variant), of_plan(p)) for p in plans)
+    return differences(table, searches)
 
 
 def _differences(ours: Conditions, paper: Conditions) -> Iterator[str]:

@@ -4,14 +4,13 @@ Numbers from appendix A.2 and B; where the paper gives none, DomainBed's (the da
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Unpack
 
 from domainwise.core.errors import unknown
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.find import find_dataset
 from domainwise.nets import pretrained_weights
-from domainwise.paper.tables import OVER_DATASETS, PaperTable, find_table
+from domainwise.paper.tables import OVER_DATASETS, PaperSearch, PaperTable, find_table
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan, plan_sweep
@@ -29,23 +28,13 @@ LOSS_CAPS = {"NICO": 2.0}
 ADVERSARIAL = ("AT", "UAT", "DAT", "EnsembleUAT")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One published row: a search."""
-
-    dataset: str
-    algorithm: str
-    setting: str
-    variant: str
-
-
-def cells(table: PaperTable) -> list[Cell]:
+def cells(table: PaperTable) -> list[PaperSearch]:
     """The searches behind a table, each once; averages over datasets follow from them."""
-    rows = (Cell(p.dataset, p.algorithm, p.setting, p.variant) for p in table.published)
-    return [cell for cell in dict.fromkeys(rows) if cell.dataset != OVER_DATASETS]
+    rows = dict.fromkeys(published.search for published in table.published)
+    return [search for search in rows if search.dataset != OVER_DATASETS]
 
 
-def steps(table: PaperTable, cell: Cell) -> int | None:
+def steps(table: PaperTable, cell: PaperSearch) -> int | None:
     """None is the dataset's default."""
     if cell.dataset == "Digits":
         return DIGITS_STEPS
@@ -56,18 +45,18 @@ def steps(table: PaperTable, cell: Cell) -> int | None:
     return LONG.get(cell.dataset) if cell.algorithm in ADVERSARIAL else None
 
 
-def fewer_steps(table: PaperTable, cell: Cell, wanted: int | None) -> int | None:
+def fewer_steps(table: PaperTable, cell: PaperSearch, wanted: int | None) -> int | None:
     """The steps that a user wants, but never more than the paper's."""
     full = steps(table, cell)
     return full if wanted is None else min(wanted, full or DATASETS[cell.dataset].steps)
 
 
-def network(table: PaperTable, cell: Cell) -> str | None:
+def network(table: PaperTable, cell: PaperSearch) -> str | None:
     """The DomainBed table uses DomainBed's networks; the others the paper's."""
     return None if table.label == "db" else NETWORKS.get(cell.dataset)
 
 
-def plan(table: PaperTable, cell: Cell, options: TrainingOptions = DEFAULTS, *, draws: int, trials: int) -> Plan:
+def plan(table: PaperTable, cell: PaperSearch, options: TrainingOptions = DEFAULTS, *, draws: int, trials: int) -> Plan:
     """The search of one cell. What the options name replaces the paper's choice, where the cell allows it: weights for
     networks that start from some, another image size for datasets that can be loaded so.
     """

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from domainwise.core.errors import unknown
 from domainwise.paper.numbers import APPENDIX, MAIN_PAPER
@@ -20,6 +21,15 @@ SELECTION = {
 """The paper's rule of model selection per dataset (appendix A.2), where a table does not say otherwise."""
 
 
+class PaperSearch(NamedTuple):
+    """The search behind a row of a table."""
+
+    dataset: str
+    algorithm: str
+    setting: str
+    variant: str
+
+
 @dataclass(frozen=True)
 class Published:
     """One printed accuracy, in percent."""
@@ -34,6 +44,10 @@ class Published:
     train: str | None = None  # the training domain in the single setting; None for an average over all of them
     variant: str = ""  # which search, where one algorithm has several: "l2, eps 1e-2..1e-1, alpha 1e-4..1e-3"
     note: str = ""
+
+    @property
+    def search(self) -> PaperSearch:
+        return PaperSearch(self.dataset, self.algorithm, self.setting, self.variant)
 
 
 @dataclass(frozen=True)

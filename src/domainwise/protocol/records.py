@@ -99,8 +99,7 @@ class RunFolder:
         except UserError:  # there is none, or it is damaged
             known = False
         if not known:
-            with files.atomic(self.path / "run.json") as file:
-                file.write(json.dumps(self.run.describe(), indent=1, sort_keys=True).encode())
+            files.write(self.path / "run.json", json.dumps(self.run.describe(), indent=1, sort_keys=True))
 
     def append(self, rows: Iterable[Record | Status]) -> None:
         files.append_lines(self.records_file, _lines(rows))
@@ -163,8 +162,7 @@ class RunFolder:
         penalties = [record for record in self.read_penalties() if record.step <= step]
         for path, rows in ((self.records_file, records), (self.penalties_file, penalties)):
             if path.exists():
-                with files.atomic(path) as file:
-                    file.write(_lines(rows))
+                files.write(path, _lines(rows))
         return records
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -192,15 +190,13 @@ class RunFolder:
         import safetensors.torch
 
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
-        with files.atomic(self.model_file) as file:
-            file.write(safetensors.torch.save(tensors))
+        files.write(self.model_file, safetensors.torch.save(tensors))
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
 
     def save_audit(self, audit: dict[str, Any]) -> None:
         """Saves the summary of the model's audit with its run."""
-        with files.atomic(self.audit_file) as file:
-            file.write(json.dumps(audit).encode())
+        files.write(self.audit_file, json.dumps(audit))
 
     def read_audit(self) -> dict[str, Any] | None:
         """The summary of the model's audit, if there is one."""

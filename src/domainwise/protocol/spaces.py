@@ -6,7 +6,7 @@ adding a parameter never shifts another; draw 0 is the defaults.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,39 +20,37 @@ Scale = Literal["small", "image"]
 
 
 class Parameter(ABC):
-    """One hyper-parameter."""
+    """One hyper-parameter: one of a few words, or a number within limits."""
 
     default: Any
+    minimum: float = 0.0
+    maximum: float = math.inf
+    whole: bool = False
+    """Whether it takes whole numbers only."""
 
     @abstractmethod
     def at(self, u: float) -> Value:
         """The value at quantile u in [0, 1) of the search distribution."""
 
-    @abstractmethod
     def fault(self, value: Value) -> str | None:
         """The complaint about an illegal value, or None."""
-
-    whole: bool = False
-    """Whether it takes whole numbers only."""
+        options = getattr(self, "options", ())
+        if any(isinstance(option, str) for option in options):
+            return None if value in options else f"must be one of {', '.join(map(str, options))}"
+        if value is None and self.default is None:
+            return None
+        kind = "a whole number" if self.whole else "a number"
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+            return f"must be {kind}"
+        if not abs(value) <= 1e300:
+            return f"must be {kind}, and finite"
+        if value < self.minimum:
+            return f"must be at least {self.minimum:g}"
+        return f"must be at most {self.maximum:g}" if value > self.maximum else None
 
     def tidy(self, value: Value) -> Value:
         """A legal value in its canonical form: 2 and 2.0 are one number."""
         return float(value) if isinstance(value, int) and not isinstance(value, bool) and not self.whole else value
-
-
-def _number_fault(value: Value, minimum: float, maximum: float, whole: bool) -> str | None:
-    kind = "a whole number" if whole else "a number"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and not isinstance(value, int)):
-        return f"must be {kind}"
-    if not abs(value) <= 1e300:
-        return f"must be {kind}, and finite"
-    if value < minimum:
-        return f"must be at least {minimum:g}"
-    return f"must be at most {maximum:g}" if value > maximum else None
-
-
-def _option_fault(value: Value, options: Sequence[Value]) -> str | None:
-    return None if value in options else f"must be one of {', '.join(map(str, options))}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,6 @@ class Uniform(Parameter):
 
     def at(self, u: float) -> float:
         return self.low + u * (self.high - self.low)
-
-    def fault(self, value: Value) -> str | None:
-        return _number_fault(value, self.minimum, self.maximum, whole=False)
 
 
 @dataclass(frozen=True)
@@ -94,9 +89,6 @@ class LogInteger(Parameter):
     def at(self, u: float) -> int:
         return math.floor(self.base ** (self.low + u * (self.high - self.low)))
 
-    def fault(self, value: Value) -> str | None:
-        return _number_fault(value, self.minimum, math.inf, whole=True)
-
 
 @dataclass(frozen=True)
 class Choice(Parameter):
@@ -114,11 +106,6 @@ class Choice(Parameter):
     def at(self, u: float) -> Value:
         return self.options[int(u * len(self.options))]
 
-    def fault(self, value: Value) -> str | None:
-        if any(isinstance(option, str) for option in self.options):
-            return _option_fault(value, self.options)
-        return _number_fault(value, self.minimum, self.maximum, self.whole)
-
 
 @dataclass(frozen=True)
 class Fixed(Parameter):
@@ -132,13 +119,6 @@ class Fixed(Parameter):
 
     def at(self, u: float) -> Value:  # noqa: ARG002 (the same for every draw)
         return self.default
-
-    def fault(self, value: Value) -> str | None:
-        if self.options:
-            return _option_fault(value, self.options)
-        if value is None and self.default is None:
-            return None
-        return _number_fault(value, self.minimum, self.maximum, self.whole)
 
 
 @dataclass(frozen=True)

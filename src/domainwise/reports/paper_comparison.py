@@ -7,7 +7,6 @@ from domainwise.core.table import NOT_RUN, Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.paper import presets
 from domainwise.paper.conditions import Conditions, differences
-from domainwise.paper.presets import Cell
 from domainwise.paper.tables import OVER_DATASETS, TABLES, PaperTable, Published, find_table
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import AVERAGE
@@ -48,8 +47,7 @@ class PaperComparison(Tabular):
     @property
     def differences(self) -> list[str]:
         """Where our searches differ from the paper's, in words."""
-        searches = ((Cell(c.paper.dataset, c.paper.algorithm, c.paper.setting, c.paper.variant), c) for c in self.cells)
-        known = ((search, c.ours) for search, c in searches if c.ours and search.dataset != OVER_DATASETS)
+        known = ((c.paper.search, c.ours) for c in self.cells if c.ours and c.paper.dataset != OVER_DATASETS)
         return differences(self.paper, known)
 
     def as_table(self) -> Table:
@@ -151,7 +149,7 @@ def _distance(paper: PaperTable, table: AccuracyTable) -> tuple[bool, bool]:
     cells = [cell for cell in paper.published if cell.dataset == table.dataset]
     if not cells:
         return True, True
-    network = presets.network(paper, Cell(table.dataset, cells[0].algorithm, table.setting, ""))
+    network = presets.network(paper, cells[0].search)
     usual = DATASETS[table.dataset].network if table.dataset in DATASETS else None
     return (network or usual) != table.network, all(cell.domain == AVERAGE.unseen for cell in cells)
 

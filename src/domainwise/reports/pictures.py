@@ -15,7 +15,7 @@ from domainwise.analysis.attention import AttentionComparison
 from domainwise.analysis.audit import Audit
 from domainwise.analysis.perturbations import LOW, Perturbations
 from domainwise.analysis.shift import DatasetShift, profile
-from domainwise.analysis.theory import Gap
+from domainwise.analysis.theory import LinearisationGap
 from domainwise.data.environments import Environments
 from domainwise.data.images.decode import read
 from domainwise.data.sources.check import Check
@@ -105,7 +105,7 @@ def perturbations(environments: Environments, train_domains: tuple[str, ...], de
     save(figure, path)
 
 
-def linearisation_gaps(gaps: Sequence[Gap], path: Path) -> None:
+def linearisation_gaps(gaps: Sequence[LinearisationGap], path: Path) -> None:
     """Log-log: every gap against the radius, beside a line of slope two."""
     figure, ((axis,),) = grid(1, 1, size=4.0)
     for gap in gaps:
@@ -160,7 +160,7 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
     figure, axes = grid(len(audits), 2, size=2.2, margins=(4.4, 0.4), widths=(2.2, 1))
     for one, (left, right) in zip(audits, axes, strict=True):
         domains = [score.domain for score in one.scores]
-        names = [score.domain if score.seen else f"{score.domain} (unseen)" for score in one.scores]
+        names = [score.label for score in one.scores]
         cells = [[*(100 * score.per_class).tolist(), 100 * score.accuracy] for score in one.scores]
         _cells(left, cells, names, [*one.classes, "all"], "Blues")
         left.set_title(f"{one.method}: accuracy per class, %", fontsize=9)

@@ -50,8 +50,8 @@ def publish(folder: Path, target: Path) -> Publication:
     _replace_plans(plans, target)
     published = collect(target)
     rendered = [table.as_table().markdown() for rule in RULES for table in tables(published, rule)]
-    with files.atomic(target / TABLES) as text:
-        text.write("\n".join([*rendered, *origins(collection.statuses[key] for key in sorted(comparable))]).encode())
+    made = origins(collection.statuses[key] for key in sorted(comparable))
+    files.write(target / TABLES, "\n".join([*rendered, *made]))
     return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))
 
 

@@ -136,6 +136,11 @@ def _drawn(run: Run) -> tuple[object, ...]:
     return (experiment(run), Method.of(run), run.trial, run.draw)
 
 
+def runs_parent(folder: Path) -> Path:
+    """The folder that holds the runs: the folder itself, or the parent of a run's own."""
+    return folder.resolve().parent if (folder / "run.json").is_file() else folder
+
+
 def collect(folder: Path) -> Collection:
     """Reads every run below a folder, or the one whose own folder it is, or those published in it.
 

@@ -10,7 +10,8 @@ from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
-from domainwise.sweeps.plan import Plan, plan_run
+from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.plan_run import plan_run
 
 OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
@@ -27,9 +28,9 @@ def sweep_command(plan: Plan, out: Path) -> str | None:
     only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
     if plan.ranges or plan.variant or only_tune:
         return None
-    own = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
-    shared = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
-    words = [word for field, value in (*own, *shared) for word in _option(field, value)]
+    of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
+    of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
+    words = [word for field, value in (*of_plan, *of_options) for word in _option(field, value)]
     command, folder = ("compare", "--runs") if candidates else ("sweep", "--out")
     return shlex.join([*_program(), command, *words, folder, str(out)])
 

@@ -60,8 +60,6 @@ def is_domainbed(folder: Path) -> bool:
 
 def collect_any(folder: Path) -> Collection:
     """Reads a folder of ours or of DomainBed's."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
 
 
@@ -202,11 +200,10 @@ def export_domainbed(folder: Path, target: Path) -> int:
         path = files.writable_folder(target / run.id)
         records, status = RunFolder(folder, run).read()
         rows = _rows(curve, order[run.dataset], {record.step: record.seconds for record in records}, str(path))
-        with files.atomic(path / RESULTS) as file:
-            file.write("".join(json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows).encode())
+        lines = "".join(json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
+        files.write(path / RESULTS, lines)
         if status is not None and status.status == "done":
-            with files.atomic(path / DONE) as file:
-                file.write(b"done")
+            files.write(path / DONE, "done")
     return len(curves)
 
 

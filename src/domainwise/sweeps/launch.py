@@ -12,7 +12,8 @@ from domainwise.protocol.runs import Run
 from domainwise.sweeps import local, ray, slurm
 from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.events import Event, Settings
-from domainwise.sweeps.plan import Plan, plan_sweep, planned_runs, training_options
+from domainwise.sweeps.plan import Plan, plan_sweep, planned_runs
+from domainwise.sweeps.plan_run import training_options
 
 LAUNCHERS = ("local", "ray", "slurm")
 

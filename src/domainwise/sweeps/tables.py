@@ -57,6 +57,8 @@ class AccuracyTable(Tabular):
     image_size: int = 0
     called: str = ""
     """The dataset's title, distinct from those of other datasets."""
+    searched: str = "draw"
+    """What the rows were selected from: draws, or the candidates of a comparison."""
 
     @classmethod
     def of(
@@ -85,11 +87,12 @@ class AccuracyTable(Tabular):
         efforts: dict[str, list[str]] = {}
         for row in self.rows:
             if row.steps:
-                effort = f"{counted(row.steps, 'step')}, {counted(row.draws, 'draw')} x {counted(row.trials, 'trial')}"
+                values = counted(row.draws, self.searched)
+                effort = f"{counted(row.steps, 'step')}, {values} x {counted(row.trials, 'trial')}"
                 efforts.setdefault(effort, []).append(str(row.method))
         facts = [effort if len(efforts) == 1 else f"{', '.join(names)}: {effort}" for effort, names in efforts.items()]
         if len({row.draws for row in self.rows if row.draws}) > 1:
-            facts.append("more draws are more to choose from: only rows with as many compare")
+            facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
         context = "; ".join([*self.made_with(), *facts])
         return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
 
@@ -150,7 +153,7 @@ class AccuracyTable(Tabular):
         ]
 
     def as_json(self) -> dict[str, Any]:
-        facts = {one.name: getattr(self, one.name) for one in fields(self)}
+        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "searched"}
         return facts | {"columns": [*map(str, self.columns)], "rows": [row.as_json() for row in self.rows]}
 
 

@@ -42,7 +42,7 @@ def bench(
     from domainwise.data.find import find_dataset
     from domainwise.engine.devices import pick_device
     from domainwise.protocol.runs import PRECISIONS
-    from domainwise.sweeps.plan import search_space
+    from domainwise.sweeps.plan_run import search_space
 
     data, chosen_device = find_dataset(dataset), pick_device(device)
     algorithm_names, precision_names = options.parse_names(algorithms), options.parse_names(precisions)

@@ -23,7 +23,7 @@ from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.plan import plan_run
+from domainwise.sweeps.plan_run import plan_run
 
 log = logging.getLogger(__name__)
 

@@ -74,8 +74,7 @@ def norms(request: Request) -> Drawing:
             by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
     usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}
     if not usable:
-        hint = "domainwise sweep --dataset {dataset} --algorithms DAT --hparam norm=linf --out {folder}"
-        raise TooFew(request, "runs of one adversarial method with both norms", hint)
+        raise TooFew(request, "runs of one adversarial method with both norms", "--algorithms DAT --hparam norm=linf")
     figure, axes = panels(list(usable), size=2.9)
     sentences = []
     for axis, (title, by_norm) in zip(axes, usable.items(), strict=True):
@@ -101,15 +100,11 @@ def norms(request: Request) -> Drawing:
 def _best(curves: Sequence[Curve], rule: str) -> dict[Column, dict[int, float]]:
     """{column: {trial: accuracy}} of the rule's choices among all these runs, whatever search they belong to."""
     merged: dict[Column, dict[int, float]] = {}
-    for by_column in choices(_pooled(curves), rule).values():
+    pooled = [replace(curve, run=replace(curve.run, variant="")) for curve in curves]
+    for by_column in choices(pooled, rule).values():
         for column, by_trial in by_column.items():
             merged[column] = {trial: 100 * choice.accuracy for trial, choice in by_trial.items()}
     return merged
-
-
-def _pooled(curves: Sequence[Curve]) -> list[Curve]:
-    """The same curves without the names of their searches."""
-    return [replace(curve, run=replace(curve.run, variant="")) for curve in curves]
 
 
 def batch_size(request: Request) -> Drawing:
@@ -189,7 +184,7 @@ def _dots(axis: Axes, x: Sequence[float], part: Sequence[Point], colour: str) ->
     axis.scatter(x, accuracies, s=11, alpha=0.45, color=colour, linewidths=0, rasterized=len(part) > RASTER)
 
 
-_SEARCH = "domainwise sweep --dataset {dataset} --algorithms DAT --hparams 20 --out {folder}"
+_SEARCH = "--algorithms DAT --hparams 20"
 
 
 def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:

@@ -5,12 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve, select
-
-Floats = npt.NDArray[np.float64]
+from domainwise.protocol.selection import Curve, Floats, select
 
 DISTINCT = 10
 """More values than these of one hyper-parameter are put into ranges of half a decade."""

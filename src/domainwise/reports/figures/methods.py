@@ -10,18 +10,7 @@ from domainwise.protocol.dataset_names import title
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Estimate, averages_by_draws, selected
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import (
-    FIRST,
-    HAIR,
-    LIGHT,
-    NEUTRAL,
-    SOFT,
-    labels,
-    legend,
-    line_with_band,
-    panels,
-    slots,
-)
+from domainwise.reports.style import FIRST, HAIR, LIGHT, NEUTRAL, SOFT, labels, legend, line_with_band, panels, slots
 from domainwise.sweeps.tables import table_of
 
 INCHES = 0.21
@@ -40,8 +29,7 @@ def methods(request: Request) -> Drawing:
     table = table_of(request.group, selected(request.curves, request.rule), request.rule)
     known = [(row, row.average) for row in table.rows if row.average is not None]
     if len(known) < 2:
-        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
-        raise TooFew(request, "two methods evaluated on every domain", hint)
+        raise TooFew(request, "two methods evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
     known.sort(key=lambda item: item[1].mean)
     figure = Figure(figsize=(6.4, INCHES * len(known) + 0.9), layout="constrained")
     axis = figure.subplots()
@@ -82,8 +70,7 @@ def draws(request: Request) -> Drawing:
     by_rule = {rule: _averages(request, rule) for rule in dict.fromkeys((request.rule, *SEARCH_RULES))}
     by_rule = {rule: averages for rule, averages in by_rule.items() if averages}
     if not by_rule:
-        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 8 --out {folder}"
-        raise TooFew(request, "two draws of a method on every domain", hint)
+        raise TooFew(request, "two draws of a method on every domain", "--algorithms ERM,DAT --hparams 8")
     figure, axes = panels([f"by {rule} validation" for rule in by_rule], size=3.0)
     shown = [method for averages in by_rule.values() for method in averages]
     styles, names = slots(shown), labels(shown)

@@ -28,8 +28,9 @@ def curves(request: Request) -> Drawing:
     """Accuracy on every unseen domain against steps: of the selected runs, the mean over trials and each of a few."""
     by_column = _chosen(request, unseen_accuracy)
     if not any(len(one.steps) > 1 for curves in by_column.values() for one in curves):
-        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --out {folder}"
-        raise TooFew(request, "a run that leaves a domain out and was evaluated there twice", hint)
+        raise TooFew(
+            request, "a run that leaves a domain out and was evaluated there twice", "--algorithms ERM,DAT --hparams 1"
+        )
     return Drawing(_over_steps(by_column, "accuracy, %"), [])
 
 
@@ -40,8 +41,11 @@ def memory(request: Request) -> Drawing:
     """
     by_column = _chosen(request, generalisation_gap)
     if not by_column:
-        hint = "domainwise sweep --dataset {dataset} --algorithms ERM,DAT --hparams 1 --full-curves --out {folder}"
-        raise TooFew(request, "runs that were evaluated on all images they trained on", hint)
+        raise TooFew(
+            request,
+            "runs that were evaluated on all images they trained on",
+            "--algorithms ERM,DAT --hparams 1 --full-curves",
+        )
     sentences = [
         f"{one.method}, {column} unseen: {one.mean[-1]:+.1f} ± {one.error[-1]:.1f} points after {one.steps[-1]} steps"
         for column, curves in by_column.items()
@@ -97,8 +101,7 @@ def penalties(request: Request) -> Drawing:
         if curve.run.id in tracked:
             rows.setdefault(Method.of(curve.run), []).append(tracked[curve.run.id])
     if not rows:
-        hint = "domainwise train --dataset {dataset} --algorithm DAT --track penalties --out {folder}"
-        raise TooFew(request, "runs that tracked penalties", hint)
+        raise TooFew(request, "runs that tracked penalties", "--algorithm DAT --track penalties", "train")
     figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], size=2.5)
     styles, names = slots(rows), labels(rows)
     for axis, penalty in zip(axes, PENALTIES, strict=True):

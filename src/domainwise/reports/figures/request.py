@@ -43,10 +43,11 @@ class Drawing:
 
 
 class TooFew(UserError):
-    """The folder lacks the runs that a figure needs; the message has a command that would make them."""
+    """The folder lacks the runs that a figure needs; the message has a command with these options that makes them."""
 
-    def __init__(self, request: Request, needed: str, command: str) -> None:
+    def __init__(self, request: Request, needed: str, options: str, command: str = "sweep") -> None:
         dataset = request.group.experiment.dataset
-        example = command.format(dataset=shlex.quote(path_or_name(dataset)), folder=request.folder)
+        data = shlex.quote(path_or_name(dataset))
+        example = f"domainwise {command} --dataset {data} {options} --out {request.folder}"
         of = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
         super().__init__(f"{request.folder}: of {of}, this figure needs {needed}; e.g. {example}")

@@ -13,6 +13,7 @@ from torch import nn
 from domainwise.analysis import attention
 from domainwise.analysis.audit import Audit, audit
 from domainwise.analysis.perturbations import measure
+from domainwise.analysis.run_choice import has_model
 from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
@@ -24,6 +25,7 @@ from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
 from domainwise.reports.style import ANY_GROUND
+from domainwise.sweeps.collection import runs_parent
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
 """The methods of the paper's heatmaps: of more than FEW, these are shown where two of them are there, else all."""
@@ -88,7 +90,7 @@ class ModelOptions:
 
 def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsights:
     """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error."""
-    parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
+    parent = runs_parent(folder)
     insights: list[Insight] = []
     try:
         for column, saved in _saved_models(parent, view).items():
@@ -132,7 +134,7 @@ def _saved_models(parent: Path, view: View) -> dict[Column, dict[Method, Path]]:
         by_trial: dict[int, dict[Method, Path]] = {}
         for method, chosen_column, trial, choice in view.chosen:
             path = parent / choice.run.id
-            if chosen_column == column and (path / "model.safetensors").is_file():
+            if chosen_column == column and has_model(path):
                 by_trial.setdefault(trial, {})[method] = path
         if by_trial:
             result[column] = max(by_trial.values(), key=len)
@@ -188,8 +190,7 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
     accuracies = _accuracies(audit)
     for score in audit.scores:
         values = (accuracies.get(heading, {}).get(score.domain) for heading in headings)
-        name = score.domain if score.seen else f"{score.domain} (unseen)"
-        yield name, ["" if value is None else f"{100 * value:.1f}" for value in values]
+        yield score.label, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
 def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:

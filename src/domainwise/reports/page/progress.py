@@ -7,7 +7,7 @@ from domainwise.core.phrasing import counted, duration
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.collection import Collection, runs_parent
 from domainwise.sweeps.commands import retry_command, sweep_command, train_command
 from domainwise.sweeps.domainbed import is_domainbed
 from domainwise.sweeps.plan import Plan, saved_plans
@@ -68,7 +68,7 @@ def progress(folder: Path, collection: Collection) -> Progress:
     runs = {run.id: run for run in collection.runs}
     if is_domainbed(folder):
         return Progress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
-    parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
+    parent = runs_parent(folder)
     plans = list(saved_plans(folder))
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}
     runs |= {key: run for key, (run, _) in planned.items()}

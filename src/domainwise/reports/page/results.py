@@ -67,8 +67,7 @@ class View:
     @property
     def sentences(self) -> list[tuple[str, str]]:
         """(verdict, the comparison in words)."""
-        rows = [line for line in self.lines if line.verdict is not None]
-        return [(line.verdict.words, self.table.sentence(line.row.method)) for line in rows if line.verdict]
+        return [(line.verdict.words, self.table.sentence(line.row.method)) for line in self.lines if line.verdict]
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,7 @@ def write_page(
         why = f" ({collection.notes[0]})" if collection.notes else ""
         raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
     path = files.writable_file(out or folder / NAME)
-    text = render(folder, collection, baseline, models)
-    with files.atomic(path) as file:
-        file.write(text.encode())
+    files.write(path, render(folder, collection, baseline, models))
     return path, collection
 
 

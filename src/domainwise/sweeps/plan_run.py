@@ -1,0 +1,123 @@
+"""Planning one run: a user's options become a checked description of one training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Unpack
+
+from domainwise.algorithms import ALGORITHMS
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.augmentations import check_augmentation
+from domainwise.data.catalogue import Dataset
+from domainwise.data.find import find_dataset
+from domainwise.nets import NETWORKS, pretrained_weights
+from domainwise.nets.weights import planned
+from domainwise.protocol import spaces
+from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
+from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
+from domainwise.protocol.spaces import Parameter, Scale
+
+
+def training_options(
+    device: str = "auto", data_root: Path | None = None, **options: Unpack[TrainingKeywords]
+) -> TrainingOptions:
+    """A user's options as runs record them.
+
+    The precision "auto", here the default, becomes that of the device; a file of weights becomes "file#fingerprint".
+    """
+    from domainwise.engine.devices import pick_precision
+
+    made = DEFAULTS.changed(**options)
+    precision = pick_precision(options.get("precision", "auto"), device)
+    return replace(made, precision=precision, weights=planned(made.network or "", made.weights, data_root))
+
+
+def plan_run(
+    dataset: str | Dataset,
+    algorithm: str,
+    test_domains: Sequence[str | int] | str | int,
+    options: TrainingOptions = DEFAULTS,
+    *,
+    train_domains: Sequence[str | int] | str | int | None = None,
+    draw: int = 0,
+    trial: int = 0,
+    setting: str = "multi",
+    variant: str = "",
+    **changes: Unpack[TrainingKeywords],
+) -> Run:
+    """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
+
+    Without a test domain it trains on every domain: to ship a model, not to evaluate one. `changes` are fields of the
+    options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
+    """
+    options = options.changed(**changes)
+    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(options.network)
+    method = ALGORITHMS[algorithm]
+    test = _domains(data, test_domains)
+    rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
+    train = _domains(data, rest if train_domains is None else train_domains)
+    validation = tuple(domain for domain in data.validation if domain not in (*test, *train))
+    if both := set(train) & set(test):
+        raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
+    if len(train) < method.needs_domains:
+        raise UserError(
+            f"{algorithm} needs at least {method.needs_domains} training domains; "
+            f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
+        )
+    if len(set(train)) < len(train) or len(set(test)) < len(test):
+        raise UserError(f"{data.title}: a domain is named twice in {', '.join((*train, *test))}")
+    legal = search_space(algorithm, data.scale)
+    values = spaces.override(legal, spaces.draw(legal, draw, trial), options.hparams, algorithm)
+    network = options.network or data.network
+    NETWORKS[network]
+    if pretrained_weights(network) and data.shape[0] != 3:
+        channels = f"{data.name} has {data.shape[0]}" if len(data.shape) == 3 else f"{data.name} has no images"
+        raise UserError(
+            f"{network} starts from weights for 3 channels, but {channels}: choose another network", argument="network"
+        )
+    if options.precision not in PRECISIONS:
+        raise unknown("precision", options.precision, PRECISIONS)
+    for name in options.track:
+        if name not in TRACKABLE:
+            raise unknown("thing to track", name, TRACKABLE)
+    steps = data.steps if options.steps is None else options.steps
+    evaluate_every = data.evaluate_every if options.evaluate_every is None else options.evaluate_every
+    for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, not {number}")
+    augmentation = data.augmentation if options.augmentation is None else options.augmentation
+    return Run(
+        data.name,
+        algorithm,
+        train,
+        test,
+        values,
+        network,
+        steps,
+        evaluate_every,
+        draw,
+        trial,
+        options.seed,
+        options.precision,
+        options.track,
+        validation,
+        data.held_out,
+        setting,
+        variant,
+        planned(network, options.weights),
+        check_augmentation(augmentation, data.shape, data.name),
+        data.check_image_size(options.image_size),
+        options.full_curves,
+    )
+
+
+@cache
+def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
+    """The algorithm's hyper-parameters at this scale."""
+    return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
+
+
+def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:
+    """Domains by name or number; one alone need not be in a list."""
+    return tuple(data.domain(str(key)) for key in ([keys] if isinstance(keys, (str, int)) else keys))
