@@ -66,7 +66,7 @@ def test_results_are_data_frames(tmp_path: Path) -> None:
 
 def test_a_stub_of_pandas_gets_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rows(Tabular):
-        def records(self) -> list[dict[str, Any]]:
+        def to_records(self) -> list[dict[str, Any]]:
             return [{"a": 1}]
 
     stub = type(sys)("pandas")

@@ -58,6 +58,9 @@ def test_train_takes_a_run_or_a_description(tmp_path: Path) -> None:
     described = dw.train("BackgroundDigits", "ERM", "scene1", **options, out=tmp_path, device="cpu")
     run = dw.plan("BackgroundDigits", "ERM", "scene1", **options)
     assert described.run == run and dw.train(run, tmp_path, device="cpu").records == described.records
+    assert "scene1 (unseen)" in repr(described) and "done after step 1" in repr(described)
+    assert "<td>scene2 (trained on)</td>" in described._repr_html_()
+    assert described.to_records()[0]["run"] == run.id
 
 
 def test_a_sweep_in_python_is_continued_and_tabulated(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_latex_is_balanced_and_escaped(table: AccuracyTable) -> None:
 
 
 def test_csv_reads_back() -> None:
-    lines = list(csv.DictReader(io.StringIO(comma_separated(AccuracyTables((TABLE, AWKWARD_TABLE)).records()))))
+    lines = list(csv.DictReader(io.StringIO(comma_separated(AccuracyTables((TABLE, AWKWARD_TABLE)).to_records()))))
     found = {(line["dataset"], line["method"], line["domain"]): line for line in lines}
     assert len(found) == len(lines) == (3 + 3 + 1) + 2 * 6
     for table in (TABLE, AWKWARD_TABLE):

@@ -61,7 +61,7 @@ def table(
         if form == "json":
             print_json(compared.as_json())
         elif form == "csv":
-            console.file.write(comma_separated(compared.records()))
+            console.file.write(comma_separated(compared.to_records()))
         elif form == "terminal":
             console.print(compared)
         else:
@@ -71,7 +71,7 @@ def table(
     if form == "json":
         print_json({"tables": [one.as_json() for one in tables]})
     elif form == "csv":
-        console.file.write(comma_separated(tables.records()))
+        console.file.write(comma_separated(tables.to_records()))
     elif form == "terminal":
         for one in tables:
             console.print(one)

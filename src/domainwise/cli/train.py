@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
@@ -87,9 +85,11 @@ def train(
         return
     if outcome.status.status == "done":
         trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
-    last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
     if as_json:
-        final = [{"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in last]
+        final = [
+            {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss}
+            for r in outcome.last_evaluation
+        ]
         summary = {
             "run": run.describe(),
             "id": run.id,
@@ -98,13 +98,7 @@ def train(
         }
         print_json(summary | {"folder": str(outcome.folder), "final": final})
     else:
-        table = Table(title=escape(str(run)), caption=f"after step {last[-1].step}" if last else None)
-        for heading in ("domain", "split", "accuracy", "loss"):
-            table.add_column(heading, justify="left" if heading in ("domain", "split") else "right")
-        for r in last:
-            role = "unseen" if r.domain in run.test_domains else "trained on"
-            table.add_row(escape(f"{r.domain} ({role})"), r.split, f"{100 * r.accuracy:.1f} %", f"{r.loss:.3f}")
-        console.print(table)
+        console.print(outcome)
         model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
         say(f"{model}Records: {outcome.folder}")
     if outcome.status.status != "done":

@@ -118,7 +118,7 @@ class Tabular:
         """For people: text, rounded."""
         raise NotImplementedError
 
-    def records(self) -> Sequence[Mapping[str, Any]]:
+    def to_records(self) -> Sequence[Mapping[str, Any]]:
         """For programs: one flat row per number, exact."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class Tabular:
             import pandas as pd  # type: ignore[import-untyped]
         except ImportError:
             raise UserError("a data frame needs pandas, which is not installed: pip install pandas") from None
-        return pd.DataFrame(list(self.records()))
+        return pd.DataFrame(list(self.to_records()))
 
     def __repr__(self) -> str:
         return self.as_table().text()

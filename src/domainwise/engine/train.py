@@ -5,9 +5,10 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLocked
+from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
@@ -33,8 +35,8 @@ from domainwise.protocol.runs import Run
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TrainingResult:
+@dataclass(frozen=True, repr=False)
+class TrainingResult(Tabular):
     """The records, status and folder of a training, and the trained algorithm (None if it had ended before)."""
 
     run: Run
@@ -42,6 +44,23 @@ class TrainingResult:
     status: Status
     folder: Path
     algorithm: Algorithm | None
+
+    @property
+    def last_evaluation(self) -> list[Record]:
+        return [record for record in self.records if record.step == self.records[-1].step]
+
+    def as_table(self) -> Table:
+        """The last evaluation, unseen domains marked."""
+        rows = []
+        for record in self.last_evaluation:
+            role = "unseen" if record.domain in self.run.test_domains else "trained on"
+            scores = (f"{100 * record.accuracy:.1f} %", f"{record.loss:.3f}")
+            rows.append((f"{record.domain} ({role})", record.split, *scores))
+        caption = f"{self.status.status} after step {self.status.step}"
+        return Table(("domain", "split", "accuracy", "loss"), rows, str(self.run), caption, labels=2)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        return [asdict(record) for record in self.records]
 
 
 Training = Generator[int, None, TrainingResult]

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 from scipy import stats
 
 from domainwise.core.phrasing import counted
+from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
@@ -32,13 +33,19 @@ LEVEL = 0.05
 """The probability that a gap is called real although it is noise, for all comparisons together."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
     """Which method to ship: accuracies on domains left out, and whether the gaps to the baseline are noise."""
 
     table: AccuracyTable
     gaps: Mapping[str, Difference]  # to the baseline
     tuning: Tuning
+
+    def as_table(self) -> Table:
+        return replace(self.table.as_table(), notes=(self.sentence,))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        return self.table.to_records()
 
     @property
     def baseline(self) -> str:

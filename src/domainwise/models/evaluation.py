@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from domainwise.core.table import Table, Tabular
+
 
 @dataclass(frozen=True)
 class DomainScore:
@@ -28,11 +30,31 @@ class DomainScore:
         return {name: row.get(name, 0) / sum(row.values()) for name, row in self.confusion.items()}
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
     """The scores of every domain."""
 
     domains: Mapping[str, DomainScore]
+
+    def as_table(self) -> Table:
+        rows = [
+            (
+                domain,
+                "trained on" if score.trained_on else "unseen",
+                str(score.samples),
+                f"{100 * score.accuracy:.1f} %",
+            )
+            for domain, score in self.domains.items()
+        ]
+        return Table(("domain", "", "samples", "accuracy"), rows, caption=str(self), labels=2)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One row per domain and class."""
+        return [
+            {"domain": domain, "trained_on": score.trained_on, "class": name, "accuracy": accuracy}
+            for domain, score in self.domains.items()
+            for name, accuracy in score.classes.items()
+        ]
 
     @property
     def accuracy(self) -> dict[str, float]:

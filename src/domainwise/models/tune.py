@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from domainwise.core.errors import UserError
+from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.fit import fit, records_folder
 from domainwise.models.model import Model
@@ -19,8 +20,8 @@ from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.plan_run import training_options
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(Tabular):
     """All candidates, the best first, and the model of the best if `refit` was set.
 
     The accuracy of the best of many is optimistic, because it was chosen; `compare` gives an honest one.
@@ -28,6 +29,21 @@ class Tuning:
 
     tried: tuple[Candidate, ...]
     model: Model | None = None
+
+    def as_table(self) -> Table:
+        rows = [
+            (one.algorithm, str(one.number), f"{100 * one.accuracy:.1f} %", str(one.steps), _shown(one.hparams))
+            for one in self.tried
+        ]
+        headings = ("algorithm", "candidate", "accuracy", "steps", "hyper-parameters")
+        return Table(headings, rows, "Mean accuracy on domains left out in turn, the best candidate first")
+
+    def to_records(self) -> list[dict[str, Any]]:
+        return [
+            {"algorithm": one.algorithm, "candidate": one.number, "accuracy": one.accuracy, "steps": one.steps}
+            | {f"hparams.{name}": value for name, value in one.hparams.items()}
+            for one in self.tried
+        ]
 
     @property
     def best(self) -> Candidate:
@@ -44,6 +60,12 @@ class Tuning:
     @property
     def steps(self) -> int:
         return self.best.steps
+
+
+def _shown(hparams: HParams) -> str:
+    return ", ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in hparams.items()
+    )
 
 
 def tune(

@@ -63,7 +63,7 @@ class PaperComparison(Tabular):
         title = f"Table {self.paper.number} ({self.paper.label}): {self.paper.title}"
         return Table(headings, rows, title, notes=notes, labels=4)
 
-    def records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[dict[str, Any]]:
         """One per cell of the paper; ours are None where they were not run."""
         return [
             {

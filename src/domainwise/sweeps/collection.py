@@ -70,7 +70,7 @@ class Collection(Tabular):
         headings = ("dataset", "setting", "network", "methods", "steps", "runs")
         return Table(headings, rows, f"{counted(len(self.runs), 'run')}, {done} done", notes=self.notes, labels=4)
 
-    def records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[dict[str, Any]]:
         """One per run, evaluation, domain and split."""
         return [
             {

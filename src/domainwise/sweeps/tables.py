@@ -131,7 +131,7 @@ class AccuracyTable(Tabular):
         headings = ["algorithm", *map(str, columns), f"minus {self.baseline}"]
         return Table(headings, rows, self.title, self.caption)
 
-    def records(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[dict[str, Any]]:
         """One per cell and average."""
         return [
             {
@@ -172,8 +172,8 @@ class AccuracyTables(tuple[AccuracyTable, ...], Tabular):
 
     __slots__ = ()
 
-    def records(self) -> list[dict[str, Any]]:
-        return [record for one in self for record in one.records()]
+    def to_records(self) -> list[dict[str, Any]]:
+        return [record for one in self for record in one.to_records()]
 
     def __repr__(self) -> str:
         return "\n\n".join(map(repr, self))
