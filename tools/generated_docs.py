@@ -17,7 +17,7 @@ from domainwise.core.errors import unknown
 from domainwise.core.phrasing import counted
 from domainwise.core.table import NOT_RUN, Table
 from domainwise.protocol.records import PenaltyRecord
-from domainwise.protocol.selection import Choice, Method
+from domainwise.protocol.selection import Method, Selection
 from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate
 from domainwise.reports import paper_comparison
 from domainwise.reports.figures import TooFew, draw
@@ -133,7 +133,7 @@ def verdict(cell: ComparedCell) -> str:
 
 def audit(results: Results, rule: str) -> str:
     """Per method and unseen domain: what the models that a rule chose follow, colour or digit."""
-    rows: dict[tuple[Method, str], list[tuple[Choice, ColourUse, bool]]] = {}
+    rows: dict[tuple[Method, str], list[tuple[Selection, ColourUse, bool]]] = {}
     for run in results.runs:
         choices = results.chosen.get(run, {})
         if rule in choices and run in results.colour_uses:

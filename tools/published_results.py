@@ -11,7 +11,7 @@ from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Choice, Curve, Method
+from domainwise.protocol.selection import Curve, Method, Selection
 from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.tables import AccuracyTable, Row, tables
@@ -77,7 +77,7 @@ class Results:
         return sorted(self.collection.runs, key=order)
 
     @cached_property
-    def chosen(self) -> dict[Run, dict[str, Choice]]:
+    def chosen(self) -> dict[Run, dict[str, Selection]]:
         return selected_runs(self.collection, RunFilter())
 
     @cached_property

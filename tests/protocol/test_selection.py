@@ -11,7 +11,7 @@ from rich.console import Console
 from domainwise.cli.output import print_json
 from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Choice, Column, Curve, Method, select
+from domainwise.protocol.selection import Column, Curve, Method, Selection, select
 from domainwise.protocol.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import AccuracyTable
@@ -39,7 +39,7 @@ def curve(run: Run, steps: tuple[int, ...] = STEPS, **accuracies: list[float]) -
 # rules
 
 
-def chosen(curves: list[Curve], rule: str, unseen: str = UNSEEN) -> Choice:
+def chosen(curves: list[Curve], rule: str, unseen: str = UNSEEN) -> Selection:
     choice = select(curves, unseen, rule)
     assert choice is not None
     return choice

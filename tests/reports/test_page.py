@@ -21,7 +21,7 @@ from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Method
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page import drawing
-from domainwise.reports.page.drawing import Bar, Scale, panels
+from domainwise.reports.page.drawing import AxisScale, Bar, panels
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.commands import sweep_command, train_command
 from domainwise.sweeps.domainbed import export_domainbed
@@ -110,7 +110,7 @@ def test_the_same_records_give_the_same_page_and_new_ones_are_taken_up(tmp_path:
 
 
 def test_error_bars_and_curves_are_drawn_to_scale() -> None:
-    scale = Scale.around([50.0, 90.0])
+    scale = AxisScale.around([50.0, 90.0])
     assert (scale(50.0), scale(70.0), scale(90.0)) == (4.0, 50.0, 96.0)
     assert Bar.of(scale, 70.0, 10.0, 90.0) == Bar(27.0, 50.0, 73.0, 96.0)
     curve = LearningCurve(Method("DAT"), (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),), ())

@@ -6,7 +6,7 @@ from typing import Any
 
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Choice, Curve
+from domainwise.protocol.selection import Curve, Selection
 from domainwise.sweeps.plan_run import plan_run
 
 STEPS = (0, 10, 20)
@@ -52,7 +52,7 @@ def write_run(
     return run_folder
 
 
-def facts(choice: Choice | None) -> tuple[int, int, float] | None:
+def facts(choice: Selection | None) -> tuple[int, int, float] | None:
     return choice and (choice.run.draw, choice.step, choice.accuracy)
 
 

@@ -19,7 +19,7 @@ from domainwise.engine.restore import TrainedRun, restore
 from domainwise.protocol.dataset_names import is_named
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import RULES, Choice, Method, searches, select
+from domainwise.protocol.selection import RULES, Method, Selection, searches, select
 from domainwise.sweeps.collection import Collection, collect
 
 CONSTANT = 0.95
@@ -29,7 +29,7 @@ FEWEST = 10
 
 
 @dataclass(frozen=True)
-class DomainScore:
+class DomainAudit:
     """Accuracy on images of one domain that were not trained on, in all and per class (NaN without images)."""
 
     domain: str
@@ -70,7 +70,7 @@ class Audit:
 
     run: Run
     classes: tuple[str, ...]
-    scores: tuple[DomainScore, ...]
+    scores: tuple[DomainAudit, ...]
     commonest: MostFrequentPrediction
     worst: WorstPair | None
     """Of classes with enough images, where not all are right."""
@@ -123,10 +123,10 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)
 
 
-def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) -> DomainScore:
+def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) -> DomainAudit:
     counts = truth.bincount(minlength=classes)
     per_class = torch.zeros(classes, dtype=torch.float64).index_add_(0, truth, right) / counts
-    return DomainScore(domain, seen, len(truth), float(right.mean()), per_class, counts)
+    return DomainAudit(domain, seen, len(truth), float(right.mean()), per_class, counts)
 
 
 def _most_frequent(predictions: Tensor, classes: tuple[str, ...]) -> MostFrequentPrediction:
@@ -134,7 +134,7 @@ def _most_frequent(predictions: Tensor, classes: tuple[str, ...]) -> MostFrequen
     return MostFrequentPrediction(classes[int(counts.argmax())], float(counts.max()) / len(predictions))
 
 
-def _worst(scores: list[DomainScore], classes: tuple[str, ...]) -> tuple[WorstPair | None, WorstPair | None]:
+def _worst(scores: list[DomainAudit], classes: tuple[str, ...]) -> tuple[WorstPair | None, WorstPair | None]:
     """Of classes with enough images and, where it is worse, of the others."""
     pairs = [
         WorstPair(score.domain, classes[c], float(score.per_class[c]), int(score.counts[c]))
@@ -154,7 +154,7 @@ class SelectedAudit:
     """A run, the choices of each rule in it, and the audit of its model after the last step."""
 
     run: Run
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, Selection]
     audit: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
@@ -168,9 +168,9 @@ class SelectedAudit:
         return f"{self.run}, draw {self.run.draw}: chosen by {rules}. {self.audit['sentence']}"
 
 
-def selected_runs(collection: Collection, wanted: RunFilter) -> dict[Run, dict[str, Choice]]:
+def selected_runs(collection: Collection, wanted: RunFilter) -> dict[Run, dict[str, Selection]]:
     """{run: {rule: its choice}} of every run that some rule chose for its unseen domain and trial."""
-    chosen: dict[Run, dict[str, Choice]] = {}
+    chosen: dict[Run, dict[str, Selection]] = {}
     for curves in collection.experiments().values():
         for search, draws in searches(curves).items():
             named = wanted.dataset is None or is_named(wanted.dataset, draws[0].run.dataset)

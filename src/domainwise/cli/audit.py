@@ -12,7 +12,7 @@ from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from domainwise.analysis.audit import Audit, DomainScore
+    from domainwise.analysis.audit import Audit, DomainAudit
     from domainwise.analysis.run_choice import RunFilter
     from domainwise.core.table import Table
 
@@ -104,7 +104,7 @@ def _table(audit: "Audit") -> "Table":
     return Table(("domain", "worst class", "images", "accuracy", *changed), rows, str(audit.run), labels=2)
 
 
-def _worst(score: "DomainScore", classes: Sequence[str]) -> str:
+def _worst(score: "DomainAudit", classes: Sequence[str]) -> str:
     """The class with the lowest accuracy, if below 1, and its number of images."""
     wrong = [c for c in range(len(classes)) if score.counts[c] > 0 and score.per_class[c] < 1]
     if not wrong:

@@ -15,7 +15,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card, digest
-from domainwise.models.model import Model, Weights
+from domainwise.models.model import Model, StateDict
 
 CARD, WEIGHTS, REFERENCE = "model.json", "model.safetensors", "reference.safetensors"
 
@@ -52,7 +52,7 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
         raise UserError(f"{folder}: {WEIGHTS} does not fit {CARD} ({reason}): train the model again") from None
 
 
-def _pack(tensors: Weights) -> bytes:
+def _pack(tensors: StateDict) -> bytes:
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 

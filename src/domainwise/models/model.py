@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BATCH = 128
 """Inputs per forward pass, except for algorithms whose predictions depend on their batch."""
 
-Weights = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 
 
 class Model:
@@ -40,7 +40,7 @@ class Model:
     """
 
     def __init__(
-        self, card: Card, weights: Weights, reference: Weights = MappingProxyType({}), device: str = "auto"
+        self, card: Card, weights: StateDict, reference: StateDict = MappingProxyType({}), device: str = "auto"
     ) -> None:
         self.card = card
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}

@@ -18,7 +18,7 @@ from domainwise.models.model import Model
 
 
 @dataclass(frozen=True)
-class Batch:
+class FileBatch:
     """The files that were read, their images, and an error line for each file that could not be read."""
 
     files: tuple[Path, ...]
@@ -69,7 +69,7 @@ def _is_visible_image(file: Path, folder: Path) -> bool:
     return is_image and not any(map(hidden, file.relative_to(folder).parts)) and file.is_file()
 
 
-def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
+def read_batches(files: Sequence[Path], model: Model) -> Iterator[FileBatch]:
     """The files in batches, decoded by several threads while the model computes the previous batch."""
     if model.preprocessing.vectors:
         raise UserError(
@@ -94,14 +94,14 @@ def read_batches(files: Sequence[Path], model: Model) -> Iterator[Batch]:
             pending += [(file, pool.submit(read, file)) for file in islice(rest, model.batch_size)]
             results = [(file, future.result()) for file, future in batch]
             images = [image for _, image in results if isinstance(image, Tensor)]
-            yield Batch(
+            yield FileBatch(
                 tuple(file for file, image in results if isinstance(image, Tensor)),
                 torch.stack(images) if images else torch.zeros(0, *model.preprocessing.shape, dtype=torch.uint8),
                 tuple(reason for _, reason in results if isinstance(reason, str)),
             )
 
 
-def predictions(model: Model, batch: Batch, domain: str | None = None) -> Iterator[Prediction]:
+def predictions(model: Model, batch: FileBatch, domain: str | None = None) -> Iterator[Prediction]:
     """One prediction for each file of the batch that was read."""
     for file, row in zip(batch.files, model.probabilities(batch.images, domain).tolist(), strict=True):
         yield Prediction(file, model.classes[row.index(max(row))], tuple(row))

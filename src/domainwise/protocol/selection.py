@@ -87,7 +87,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The point a rule picked, and the unseen domain's accuracy there."""
 
     run: Run
@@ -144,16 +144,16 @@ RULES: dict[str, Score] = {
 }
 
 
-def select(curves: Sequence[Curve], unseen: str, rule: str) -> Choice | None:
+def select(curves: Sequence[Curve], unseen: str, rule: str) -> Selection | None:
     """The rule's choice among the draws of one search; None if none of them has what the rule needs."""
-    best: tuple[float, Choice] | None = None
+    best: tuple[float, Selection] | None = None
     for curve in sorted(curves, key=lambda curve: curve.run.draw, reverse=True):
         scores = RULES[rule](curve, unseen) if curve.steps else None
         if scores is None or (unseen, "in") not in curve.accuracy:
             continue
         at = int(scores.argmax())
         if np.isfinite(scores[at]) and (best is None or scores[at] > best[0]):
-            best = float(scores[at]), Choice(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
+            best = float(scores[at]), Selection(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
     return best[1] if best else None
 
 

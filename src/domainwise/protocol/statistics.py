@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Choice, Column, Curve, Method, searches, select
+from domainwise.protocol.selection import Column, Curve, Method, Selection, searches, select
 
 ByTrial = Mapping[Column, Mapping[int, float]]
 Scores = dict[Method, dict[Column, dict[int, float]]]
 """method -> column -> trial -> selected accuracy in per cent."""
-Choices = dict[Method, dict[Column, dict[int, Choice]]]
+Choices = dict[Method, dict[Column, dict[int, Selection]]]
 """method -> column -> trial -> the choice of a rule."""
 AVERAGE = Column("average")
 """The column of the average over all others."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from domainwise.protocol.selection import Choice, Column, Curve, Floats, Method
+from domainwise.protocol.selection import Column, Curve, Floats, Method, Selection
 from domainwise.protocol.statistics import Choices, estimate
 
 POINTS = 100
@@ -42,7 +42,7 @@ def generalisation_gap(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG
 
 
 def learning_curve(
-    method: Method, selected: Sequence[tuple[Curve, Choice]], unseen: str, accuracy: Accuracy
+    method: Method, selected: Sequence[tuple[Curve, Selection]], unseen: str, accuracy: Accuracy
 ) -> LearningCurve | None:
     """Over the selected run of every trial; at each step, over the trials that reached it. None without any."""
     evaluated = [(curve, choice, v) for curve, choice in selected if (v := accuracy(curve, unseen)) is not None]

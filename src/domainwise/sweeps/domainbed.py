@@ -35,7 +35,7 @@ class Job(NamedTuple):
     trial_seed: int
 
 
-class Evaluation(NamedTuple):
+class JobEvaluation(NamedTuple):
     """One line: `out` accuracies of all environments, `in` accuracies of the test environments, in their order."""
 
     step: int
@@ -49,7 +49,7 @@ class Results:
 
     hparams: dict[str, Any]
     held_out: float
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[JobEvaluation] = field(default_factory=list)
     done: bool = True
 
 
@@ -125,7 +125,7 @@ def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
     return [] if read else [f"{path}: skipped (no evaluation in it)"]
 
 
-def _parse(row: Any) -> tuple[Job, Evaluation]:
+def _parse(row: Any) -> tuple[Job, JobEvaluation]:
     """The environments are found by counting up `env{i}_out_acc` until one is missing."""
     args = row["args"]
     count = next(i for i in itertools.count() if f"env{i}_out_acc" not in row)
@@ -140,7 +140,7 @@ def _parse(row: Any) -> tuple[Job, Evaluation]:
     unseen = tuple(row[f"env{i}_in_acc"] for i in test)
     if not all(0 <= accuracy <= 1 for accuracy in (*seen, *unseen)):
         raise ValueError("not an accuracy")
-    return Job(*names, count, test, *seeds), Evaluation(operator.index(row["step"]), seen, unseen)
+    return Job(*names, count, test, *seeds), JobEvaluation(operator.index(row["step"]), seen, unseen)
 
 
 def _scalars(hparams: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from domainwise.protocol.selection import Curve
 
 FILE = "runs.jsonl.gz"
 
-Part = tuple[str, str]
+DomainSplit = tuple[str, str]
 """(domain, split)."""
 
 
@@ -35,8 +35,8 @@ class PublishedRun:
     status: Status
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
-    accuracy: Mapping[Part, Sequence[float]]
-    loss: Mapping[Part, Sequence[float]]
+    accuracy: Mapping[DomainSplit, Sequence[float]]
+    loss: Mapping[DomainSplit, Sequence[float]]
     penalties: tuple[PenaltyRecord, ...] = ()
     audit: Mapping[str, Any] | None = None
 
@@ -50,7 +50,7 @@ class PublishedRun:
         audit: Mapping[str, Any] | None = None,
     ) -> "PublishedRun":
         """From the rows of a run's folder; evaluations that lack a part are left out, as selection leaves them out."""
-        rows: dict[Part, dict[int, Record]] = {}
+        rows: dict[DomainSplit, dict[int, Record]] = {}
         for record in records:
             rows.setdefault((record.domain, record.split), {})[record.step] = record
         steps = Curve.of(run, records).steps

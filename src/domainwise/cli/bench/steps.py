@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measurement; of several interleaved runs, per run."""
 
     what: str
@@ -61,7 +61,7 @@ class Bench:
         plan = plan_run(self.dataset, algorithm, [unseen], network=self.network, hparams=hparams, precision=precision)
         return replace(plan, weights="")  # random weights take as long
 
-    def rows(self, algorithms: Sequence[str], precisions: Sequence[str], at_once: int) -> Iterator[Row]:
+    def rows(self, algorithms: Sequence[str], precisions: Sequence[str], at_once: int) -> Iterator[Measurement]:
         """The plain loop, then every algorithm in every precision; on a GPU ERM also in its slower modes."""
         environments = self.dataset.load(self.data_root)
         plain = self.run("ERM", "fp32")
@@ -121,7 +121,7 @@ class Bench:
         """The data on the device, once for all sessions."""
         return self.dataset.load(self.data_root).to(self.device)
 
-    def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Row:
+    def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Measurement:
         run = self.run(algorithm, precision)
         count = int(form.split()[0]) if form.endswith("in turns") else 1
         mode: Mode = "eager" if form == "eager" else "captured" if form == "captured" else "compiled"
@@ -150,7 +150,7 @@ class Bench:
         plain: float | None,
         ideal: float | None,
         count: int = 1,
-    ) -> Row:
+    ) -> Measurement:
         """Times work on `images` images of each of `count` runs; `ideal` is the time of its matrix products."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -158,7 +158,7 @@ class Bench:
         work()
         start = now(self.device) - began
         each = seconds_each(work, self.device, self.budget) / count
-        return Row(
+        return Measurement(
             what,
             precision,
             form,

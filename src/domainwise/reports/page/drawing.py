@@ -15,7 +15,7 @@ LEAST = 5.0
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """Maps numbers between `low` and `high` linearly to positions between `start` and `end`."""
 
     low: float
@@ -24,7 +24,7 @@ class Scale:
     end: float = 96.0
 
     @classmethod
-    def around(cls, values: Iterable[float]) -> "Scale":
+    def around(cls, values: Iterable[float]) -> "AxisScale":
         """Just wide enough for these values."""
         known = list(values)
         low, high = min(known), max(known)
@@ -45,7 +45,7 @@ class Bar:
     mark: float | None = None
 
     @classmethod
-    def of(cls, scale: Scale, mean: float, error: float | None, mark: float | None = None) -> "Bar":
+    def of(cls, scale: AxisScale, mean: float, error: float | None, mark: float | None = None) -> "Bar":
         spread = error or 0.0
         place = None if mark is None else scale(mark)
         return cls(scale(mean - spread), scale(mean), scale(mean + spread), place)
@@ -77,8 +77,8 @@ def panels(by_column: dict[Column, list[LearningCurve]]) -> list[Panel]:
     everything = [curve for curves in by_column.values() for curve in curves]
     last = max((one.steps[-1] for one in everything), default=0) or 1
     low, high = _range(everything)
-    x = Scale(0, last, LEFT, WIDTH - RIGHT)
-    y = Scale(low, high, HEIGHT - BOTTOM, TOP)
+    x = AxisScale(0, last, LEFT, WIDTH - RIGHT)
+    y = AxisScale(low, high, HEIGHT - BOTTOM, TOP)
     x_ticks = tuple(
         (x(tick), f"{tick:g}") for tick in MaxNLocator(4, integer=True).tick_values(0, last) if tick <= last
     )
@@ -98,7 +98,7 @@ def _range(everything: Sequence[LearningCurve]) -> tuple[float, float]:
     return max(0.0, min(middle - span / 2, 100 - span)), min(100.0, max(middle + span / 2, span))
 
 
-def _line(one: LearningCurve, x: Scale, y: Scale) -> Line:
+def _line(one: LearningCurve, x: AxisScale, y: AxisScale) -> Line:
     def path(values: Iterable[float], steps: Iterable[int]) -> str:
         return "L".join(f"{x(step):g},{y(value):g}" for step, value in zip(steps, values, strict=True))
 

@@ -32,7 +32,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Progress:
+class PageProgress:
     """How far the runs are, and the commands that made them where they are known."""
 
     runs: SweepProgress
@@ -63,11 +63,11 @@ class Progress:
         return f"{now.done} of {counted(now.total, 'run')} done, {now.running} running, {now.remaining} to come{left}"
 
 
-def progress(folder: Path, collection: Collection) -> Progress:
+def progress(folder: Path, collection: Collection) -> PageProgress:
     """From the folder's plans where it has some, and the runs in it."""
     runs = {run.id: run for run in collection.runs}
     if is_domainbed(folder):
-        return Progress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
+        return PageProgress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
     parent = runs_parent(folder)
     plans = list(saved_plans(folder))
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}
@@ -79,7 +79,7 @@ def progress(folder: Path, collection: Collection) -> Progress:
         failures.append(Failure(run, status, _retry(run, plan, parent)))
     failures += [Failure(runs[status.run], status, "") for status in now.diverged]
     commands = (sweep_command(plan, folder) for plan in plans)
-    return Progress(now, tuple(failures), tuple(command for command in commands if command))
+    return PageProgress(now, tuple(failures), tuple(command for command in commands if command))
 
 
 def _retry(run: Run, plan: Plan | None, out: Path) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from domainwise.core.phrasing import counted
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.dataset_names import title, titles
-from domainwise.protocol.selection import RULES, Choice, Column, Method
+from domainwise.protocol.selection import RULES, Column, Method, Selection
 from domainwise.protocol.statistics import AVERAGE, Choices, Difference, Estimate, accuracies, choices
 from domainwise.reports.learning_curves import learning_curves
-from domainwise.reports.page.drawing import Bar, Panel, Scale, panels
+from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
 from domainwise.sweeps.collection import Collection
@@ -29,7 +29,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DifferenceVerdict:
     """A paired difference to the baseline, in words and drawn around zero."""
 
     difference: Difference
@@ -44,12 +44,12 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodLine:
     """A row: one cell per column and the average last."""
 
     row: Row
     cells: tuple[Cell, ...]
-    verdict: Verdict | None
+    verdict: DifferenceVerdict | None
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class View:
     """An experiment under one selection rule."""
 
     table: AccuracyTable
-    lines: tuple[Line, ...]
+    lines: tuple[MethodLine, ...]
     panels: tuple[Panel, ...]
-    chosen: tuple[tuple[Method, Column, int, Choice], ...]
+    chosen: tuple[tuple[Method, Column, int, Selection], ...]
     """(method, column, trial, choice)."""
     paper: str
     """The tables of the paper beside ours."""
@@ -144,11 +144,11 @@ def _sources(beside: Beside) -> str:
     return ", ".join(names)
 
 
-def _lines(table: AccuracyTable, beside: Beside) -> tuple[Line, ...]:
+def _lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
     columns = [_column(table, column, beside) for column in (*table.columns, AVERAGE)]
     verdicts = _verdicts([row.difference for row in table.rows])
     cells = zip(*columns, strict=True)
-    return tuple(Line(row, c, verdict) for row, c, verdict in zip(table.rows, cells, verdicts, strict=True))
+    return tuple(MethodLine(row, c, verdict) for row, c, verdict in zip(table.rows, cells, verdicts, strict=True))
 
 
 def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
@@ -165,15 +165,17 @@ def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
             cells.append(Cell(None, False, None, words))
         else:
             mark = None if print_ is None else print_.mean
-            bar = Bar.of(Scale.around(ends), estimate.mean, estimate.error, mark)
+            bar = Bar.of(AxisScale.around(ends), estimate.mean, estimate.error, mark)
             cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words))
     return cells
 
 
-def _verdicts(differences: Sequence[Difference | None]) -> list[Verdict | None]:
+def _verdicts(differences: Sequence[Difference | None]) -> list[DifferenceVerdict | None]:
     ends = [d.mean + sign * (d.error or 0) for d in differences if d is not None for sign in (-1, 1)]
-    scale = Scale.around([0.0, *ends])
-    return [None if d is None else Verdict(d, Bar.of(scale, d.mean, d.error), scale(0.0)) for d in differences]
+    scale = AxisScale.around([0.0, *ends])
+    return [
+        None if d is None else DifferenceVerdict(d, Bar.of(scale, d.mean, d.error), scale(0.0)) for d in differences
+    ]
 
 
 def colours(shown: Sequence[Section]) -> dict[Method, tuple[int, int]]:
