@@ -93,4 +93,4 @@ def test_verbose_says_more(domainwise: Command, tmp_path: Path, monkeypatch: pyt
 
 def test_what_a_plugin_would_know_is_said_to_be_one(domainwise: Command) -> None:
     result = domainwise("train", "--algorithm", "Mine")
-    assert result.is_one_line_error and "your own must be loaded as a plugin (--plugin)" in result.err
+    assert result.is_one_line_error and "Load your own as a plugin (--plugin)" in result.err

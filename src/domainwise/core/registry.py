@@ -53,9 +53,9 @@ class Registry(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
-            raise UnknownName(
-                f"{unknown(self.kind, name, self)}; your own must be loaded as a plugin", argument="plugin"
-            )
+            message = str(unknown(self.kind, name, self))
+            end = "" if message.endswith("?") else "."
+            raise UnknownName(f"{message}{end} Load your own as a plugin", argument="plugin")
         if name not in self._things:
             import_module(self._declared[name].module)
         return self._things[name]
