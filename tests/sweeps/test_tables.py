@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -335,3 +336,16 @@ def test_durations(seconds: float, words: str) -> None:
 def test_of_one_thing_there_is_no_plural() -> None:
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
     assert (counted(1, "class"), counted(9, "class")) == ("1 class", "9 classes")
+
+
+def test_a_table_of_candidates_does_not_call_them_draws(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path)
+    plan = plan_sweep(
+        "ColoredMNIST", ("ERM", "DAT"), draws=2, trials=2, steps=21, evaluate_every=20, search="candidates"
+    )
+    plan.save(folder)
+    (table,) = tables(collect(folder), "oracle")
+    assert "2 candidates x 2 trials" in table.as_table().markdown() and "draw" not in table.caption
+    replace(plan, search="draws").save(folder)
+    (table,) = tables(collect(folder), "oracle")
+    assert "2 draws x 2 trials" in table.as_table().markdown(), "only if all plans are of candidates"

@@ -51,6 +51,8 @@ class Collection(Tabular):
     notes: tuple[str, ...]
     runs: tuple[Run, ...] = ()
     """Every run found, evaluated or not."""
+    searched: str = "draw"
+    """What a search chooses from: draws, or candidates if all plans of the folder say so."""
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; runs that leave out two domains serve as companions only."""
@@ -151,9 +153,8 @@ def collect(folder: Path) -> Collection:
     if is_published(folder):
         published = read_published(folder)
         curves = tuple(one.curve for one in published if one.steps)
-        return Collection(
-            curves, {one.run.id: one.status for one in published}, (), tuple(one.run for one in published)
-        )
+        statuses = {one.run.id: one.status for one in published}
+        return Collection(curves, statuses, (), tuple(one.run for one in published), _searched(folder))
     with _no_garbage_collection():
         return _collect(folder)
 
@@ -194,7 +195,18 @@ def _collect(folder: Path) -> Collection:
             statuses[run.id] = status
         if curve.steps:
             curves.append(curve)
-    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs))
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), _searched(folder))
+
+
+def _searched(folder: Path) -> str:
+    """The word for one set of hyper-parameter values in the plans of a folder (see sweeps/plan.py)."""
+    searches = set()
+    for path in (folder / "plans").glob("*.json"):
+        try:
+            searches.add(json.loads(path.read_text()).get("search", "draws"))
+        except (OSError, ValueError, AttributeError):  # status and publish report a damaged plan
+            searches.add("draws")
+    return "candidate" if searches == {"candidates"} else "draw"
 
 
 def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:

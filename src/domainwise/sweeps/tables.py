@@ -226,7 +226,7 @@ def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM
         chosen = rule or usual_selection(group.experiment.dataset)
         result.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
     names = titles(one.dataset for one in result)
-    return [replace(one, called=names[one.dataset]) for one in result if one.rows]
+    return [replace(one, called=names[one.dataset], searched=collection.searched) for one in result if one.rows]
 
 
 @dataclass(frozen=True)
