@@ -29,11 +29,39 @@ def moments(z: Tensor) -> tuple[Tensor, Tensor]:
     return mean, sum(torch.outer(one - mean, one - mean) for one in z) / (len(z) - 1)
 
 
-def test_coral() -> None:
-    def coral(a: Tensor, b: Tensor) -> Tensor:
-        return sum(((s - t) ** 2).sum() / s.numel() for s, t in zip(moments(a), moments(b), strict=True))
+def coral(a: Tensor, b: Tensor) -> Tensor:
+    return sum(((s - t) ** 2).sum() / s.numel() for s, t in zip(moments(a), moments(b), strict=True))
 
+
+def test_coral() -> None:
     same_course("CORAL", matching(coral, 5.0), gamma=5.0, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(("batch", "features", "unused"), [(4, 40, "gaps_by_features"), (4, 12, "gaps_by_samples")])
+def test_coral_of_more_features_than_samples_and_of_fewer(
+    batch: int, features: int, unused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where features outnumber samples, no matrix of features by features is made; values and gradients are equal."""
+    algorithm = make("CORAL")
+    monkeypatch.delattr(type(algorithm), unused)
+    z = torch.randn(3, batch, features, dtype=torch.float64, generator=noise()).requires_grad_()
+    expected = torch.stack([coral(z[i], z[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
+    distances = algorithm.distances(z)
+    assert torch.allclose(distances, expected, rtol=1e-13, atol=0)
+    gradients = [torch.autograd.grad(value.sum(), z)[0] for value in (distances, expected)]
+    assert torch.allclose(*gradients, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("difference", [1e-1, 1e-2, 1e-3])
+def test_coral_of_nearly_equal_covariances_in_float32(difference: float) -> None:
+    """A small distance is a difference of large numbers: it stays exact to the rounding of the features."""
+    generator = noise()
+    first = torch.randn(16, 512, generator=generator).relu()
+    z = torch.stack([first, first + difference * torch.randn(16, 512, generator=generator)])
+    algorithm = make("CORAL", domains=2, dtype=torch.float32)
+    distance = algorithm.distances(z)
+    assert distance.dtype == torch.float32
+    assert float(distance) == pytest.approx(float(coral(*z.double())), rel=1e-5)
 
 
 def test_mmd() -> None:

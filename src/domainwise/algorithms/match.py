@@ -50,9 +50,27 @@ class CORAL(Matching):
     def distances(self, z: Tensor) -> Tensor:
         means = z.mean(1, keepdim=True)
         centred = z - means
-        covariances = centred.mT @ centred / (z.shape[1] - 1)
-        gaps = [(m[self.left] - m[self.right]).square().mean((1, 2)) for m in (means, covariances)]
-        return gaps[0] + gaps[1]
+        covariance_gaps = self.gaps_by_samples if z[..., 0].numel() < z.shape[-1] else self.gaps_by_features
+        return (means[self.left] - means[self.right]).square().mean((1, 2)) + covariance_gaps(centred)
+
+    def gaps_by_features(self, centred: Tensor) -> Tensor:
+        """msd(cov_i, cov_j) from the covariance matrices [E, F, F]."""
+        covariances = centred.mT @ centred / (centred.shape[1] - 1)
+        return (covariances[self.left] - covariances[self.right]).square().mean((1, 2))
+
+    def gaps_by_samples(self, centred: Tensor) -> Tensor:
+        """The same from the products of samples [EB, EB], a far smaller matrix where features outnumber samples.
+
+        |cov_i - cov_j|^2 = |cov_i|^2 + |cov_j|^2 - 2 <cov_i, cov_j>, and (B-1)^2 <cov_i, cov_j> is the sum of the
+        squared products of the samples of i and of j. The difference of large numbers is taken in float64.
+        """
+        _, batch, features = centred.shape
+        samples = centred.double().flatten(0, 1)
+        squares = (samples @ samples.T).square()
+        products = squares.unflatten(1, centred.shape[:2]).sum(2).unflatten(0, centred.shape[:2]).sum(1)
+        norms = products.diagonal()
+        gaps = norms[self.left] + norms[self.right] - 2 * products[self.left, self.right]
+        return (gaps / ((batch - 1) * features) ** 2).to(centred.dtype)
 
 
 @algorithm
