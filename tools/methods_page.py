@@ -1,7 +1,10 @@
 """The page of methods, made from the algorithms themselves: `python tools/methods_page.py > docs/methods.md`."""
 
+import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
@@ -18,7 +21,17 @@ Defaults and ranges are DomainBed's, or this project's where DomainBed has none;
 This page is made from the source by `make docs`; a test keeps the two equal.
 
 Shared by all: {shared}.
+
+## Cost
+
+What a step takes on one thread of a CPU: ERM's time, and those of the others as multiples of it. ARM needs a network that
+begins with a convolution.
+Measured by `python benchmarks/method_costs.py --json results/bench/method-costs.json`
+([record](../results/bench/method-costs.json), {date}, {domains} domains, torch {torch}).
+
+{costs}
 """
+COSTS = Path(__file__).parents[1] / "results" / "bench" / "method-costs.json"
 
 
 @dataclass(frozen=True)
@@ -75,13 +88,24 @@ def needs(method: type[Algorithm]) -> str:
     return ", ".join(wants) or "nothing special"
 
 
+def costs_table(cases: list[dict[str, Any]]) -> str:
+    """Methods by networks."""
+    headings = [f"{case['network']}, {case['size']} px, {case['images']} images" for case in cases]
+    rows = [["ERM", *(f"{1000 * case['erm_seconds']:.3g} ms" for case in cases)]]
+    for name in (name for name in ALGORITHMS if name != "ERM"):
+        ratios = [case["times_erm"][name] for case in cases]
+        rows.append([name, *("" if ratio is None else f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in ratios)])
+    lines = [["method", *headings], ["---", *["---:"] * len(cases)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def section(name: str, method: type[Algorithm]) -> str:
     page = Page.of(method)
     lines = [f"## {name}", "", f"{page.equation} {page.more}".strip(), ""]
     lines += [f"- **{field}.** {text}" for field, text in page.fields.items() if field != "Try it"]
     parameters = "; ".join(f"`{key}` {describe(p)}" for key, p in own_parameters(method).items())
     lines += [f"- **Hyper-parameters.** {parameters or 'the shared ones'}."]
-    lines += [f"- **Needs.** {needs(method)}; a step costs about {method.passes:g} of ERM's."]
+    lines += [f"- **Needs.** {needs(method)}."]
     lines += [f"- **Try it** {page.fields['Try it']}", ""]
     return "\n".join(lines)
 
@@ -89,7 +113,12 @@ def section(name: str, method: type[Algorithm]) -> str:
 def methods_page() -> str:
     shared = "; ".join(f"`{name}` {describe(parameter)}" for name, parameter in ERM.space.items())
     sections = [section(name, method) for name, method in ALGORITHMS.items()]
-    return "\n".join([INTRODUCTION.format(shared=shared), *sections]).replace("<", "\\<")
+    record = json.loads(COSTS.read_text())
+    costs, machine = costs_table(record["cases"]), record["machine"]
+    introduction = INTRODUCTION.format(
+        shared=shared, costs=costs, date=machine["date"], torch=machine["torch"], domains=record["domains"]
+    )
+    return "\n".join([introduction, *sections]).replace("<", "\\<")
 
 
 if __name__ == "__main__":

@@ -66,13 +66,14 @@ class ARM(ERM):
     Paper: ARM-CML of Zhang et al. 2021, https://arxiv.org/abs/2007.02931.
     Note: c_e is one more input channel, whose slice of the first convolution starts as a copy of the first; the context
     network is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). A prediction depends on its
-    batch, which must come from one domain.
+    batch, which must come from one domain. The context network works at full resolution, with as many multiplications
+    as a ResNet: beside a small network nearly all of a step's time is its.
     Try it: when test images come in groups from one domain, and the group tells how to read them.
     """
 
     needs_features = True
     batch_dependent = True
-    passes = 1.5
+    passes = 3.0
     space = ERM.space | {
         "batch_size": ByScale(
             small=LogInteger(3, 9, default=64, base=2, minimum=1), image=Fixed(8, whole=True, minimum=1)

@@ -1,0 +1,128 @@
+"""What a step of every method costs on one CPU thread, as a multiple of ERM's, for several networks.
+
+Methods are measured one after the other, each in turns with ERM, by the time the thread computes: what else the machine
+does hardly changes the ratio. Images and labels are made up. What ADA does between steps, every `min_steps` steps, is
+not counted. `tools/methods_page.py` makes a table of the file.
+
+    python benchmarks/method_costs.py [--networks mnist-cnn,mlp] [--methods CORAL,ARM] [--rounds 5] [--json FILE]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from domainwise import ALGORITHMS, Environments
+from domainwise.cli.bench.machine import describe
+from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
+from domainwise.engine.session import Session
+from domainwise.sweeps.plan_run import plan_run
+
+CPU = torch.device("cpu")
+DOMAINS, CLASSES, IMAGES = 3, 7, 40
+TURN_SECONDS = 0.2
+"""A turn has about so many seconds, and at least two steps: DANN alternates between two kinds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the height and width of its images, and how many of every domain a batch has."""
+
+    network: str
+    size: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.network}, {self.size} px"
+
+    def session(self, method: str) -> Session:
+        noise = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (DOMAINS, IMAGES, 3, self.size, self.size), generator=noise, dtype=torch.uint8)
+        labels = torch.arange(IMAGES) % CLASSES
+        data = Environments.from_arrays({f"domain {e}": (images[e], labels) for e in range(DOMAINS)}, name="made up")
+        hparams = {"batch_size": self.batch_size}
+        run = plan_run(Dataset.from_environments(data), method, (), network=self.network, hparams=hparams)
+        return Session(replace(run, weights=""), data, CPU)  # random weights take as long
+
+
+CASES = (
+    Case("mlp", 28, 32),
+    Case("small-cnn", 28, 32),
+    Case("small-cnn", 64, 32),
+    Case("mnist-cnn", 28, 16),
+    Case("resnet18", 224, 4),
+    Case("resnet50", 224, 4),
+)
+
+
+def seconds(session: Session, steps: int) -> float:
+    """Per step, computed by this thread."""
+    began = time.thread_time()
+    for _ in range(steps):
+        session.step()
+    return (time.thread_time() - began) / steps
+
+
+def turn(session: Session) -> int:
+    """The steps of a turn, after two steps that prepare those to come."""
+    seconds(session, 2)
+    return 2 * max(1, round(TURN_SECONDS / seconds(session, 2) / 2))
+
+
+def measure(case: Case, methods: Sequence[str], rounds: int) -> dict[str, Any]:
+    """ERM's seconds per step, and the step of every method as a multiple of ERM's: the median over rounds.
+
+    None stands for a method that cannot train the network.
+    """
+    erm = case.session("ERM")
+    steps = turn(erm)
+    rounds = rounds if steps > 2 else 1  # so few steps are long enough to be measured once
+    times_erm: dict[str, float | None] = {}
+    erm_seconds = []
+    for method in methods:
+        try:
+            session = case.session(method)
+        except UserError as error:
+            times_erm[method] = None
+            print(f"{case!s:18} {method:12} {error}", flush=True)
+            continue
+        own_steps, ratios = turn(session), []
+        for _ in range(rounds):
+            before, own, after = seconds(erm, steps), seconds(session, own_steps), seconds(erm, steps)
+            ratios.append(2 * own / (before + after))
+            erm_seconds += [before, after]
+        ratio = times_erm[method] = round(statistics.median(ratios), 2)
+        print(f"{case!s:18} {method:12} {ratio:7.2f}", flush=True)
+    return {
+        "network": case.network,
+        "size": case.size,
+        "images": DOMAINS * case.batch_size,
+        "erm_seconds": round(statistics.median(erm_seconds), 4),
+        "times_erm": times_erm,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(dict.fromkeys(case.network for case in CASES)))
+    parser.add_argument("--methods", default=",".join(ALGORITHMS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    cases = [case for case in CASES if case.network in given.networks.split(",")]
+    measured = [measure(case, given.methods.split(","), given.rounds) for case in cases]
+    record = {"machine": describe(CPU), "domains": DOMAINS, "cases": measured}
+    if given.json:
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
