@@ -9,11 +9,29 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs, training_progress
 from domainwise.cli.sweep import print_estimate
+from domainwise.core.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
     "   ·   [bold]domainwise compare --data ~/photos --algorithms ERM,DAT --out model[/]"
 )
+CANDIDATES = TRIALS = 3
+CPU_BUDGET = "30m"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_budget(text: str, device: str) -> float | None:
+    """ "45m" -> 2700.0 seconds; "none" -> None, and so "auto" on a GPU."""
+    from domainwise.engine.devices import pick_device
+
+    if text == "auto":
+        text = CPU_BUDGET if pick_device(device).type == "cpu" else "none"
+    if text == "none":
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or len(number) > 6 or unit not in UNITS or int(number) == 0:
+        raise UserError(f"--budget {text[:40]}: give a number and a unit, e.g. 45m, 8h or 2d; or none, or auto")
+    return float(int(number) * UNITS[unit])
 
 
 def compare(
@@ -21,8 +39,12 @@ def compare(
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
     algorithms: options.Algorithms = "ERM,CORAL,DAT",
-    hparams: Annotated[int, typer.Option(help="Candidates per algorithm; the first has the default values.")] = 3,
-    trials: options.Trials = 3,
+    hparams: Annotated[
+        int | None, typer.Option(help="Candidates per algorithm; the first has the default values (default: 3).")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Repetitions with other splits, weights and batches (default: 3).")
+    ] = None,
     hparam: options.FixedHparam = None,
     steps: options.Steps = None,
     evaluate_every: options.EvaluateEvery = None,
@@ -37,6 +59,13 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Then train the winner on all domains; this becomes the model.")
     ] = None,
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="Time it may take, e.g. 45m or 8h: where all would take longer, fewer candidates, steps, trials; "
+            "none: no limit; auto: 30m on a CPU, none on a GPU."
+        ),
+    ] = "auto",
     workers: options.Workers = None,
     dry_run: options.DryRun = False,
     data_root: options.DataRoot = None,
@@ -52,6 +81,7 @@ def compare(
     """
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
+    from domainwise.models.budget import within_budget
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
     from domainwise.sweeps.events import Settings
@@ -59,6 +89,7 @@ def compare(
     from domainwise.sweeps.plan import plan_sweep
     from domainwise.sweeps.plan_run import training_options
 
+    seconds = parse_budget(budget, device)
     chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
     training = training_options(
         device,
@@ -74,20 +105,35 @@ def compare(
         augmentation=augmentation,
     )
     plan = plan_sweep(
-        chosen.name, options.parse_names(algorithms), training, draws=hparams, trials=trials, search="candidates"
+        chosen.name,
+        options.parse_names(algorithms),
+        training,
+        draws=CANDIDATES if hparams is None else hparams,
+        trials=TRIALS if trials is None else trials,
+        search="candidates",
     )
-    planned = plan.runs()
     settings = Settings(runs, device, data_root, retry=True)
+    reduction = ""
+    if seconds is not None:
+        given = {"candidates": hparams, "trials": trials, "steps": steps, "network": weights or network != "auto"}
+        keep = [name for name, value in given.items() if value]
+        budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
+        plan, reduction = budgeted.plan, budgeted.reduction
+        if reduction:
+            say(f"{reduction}; for all: --budget none", errors_console)
+    planned = plan.runs()
     domains = len({run.test_domains for run in planned})
     say(
         f"{counted(len(planned), 'run')}: {', '.join(plan.algorithms)}, each of {domains} domains left out, "
-        f"{counted(hparams, 'candidate')} each, {counted(trials, 'trial')}; see {runs}",
+        f"{counted(plan.draws, 'candidate')} each, {counted(plan.trials, 'trial')}; see {runs}",
         errors_console,
     )
     if dry_run:
         print_estimate(planned, settings, {"on": "local", "workers": workers}, as_json=as_json)
         return
     events = launch("local", planned, settings, workers=workers)
+    if seconds is not None:
+        budgeted.store(runs)
     plan.save(runs)
     for run, status in follow_runs(planned, events, runs).items():
         if status.status != "done":
@@ -98,7 +144,7 @@ def compare(
         with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
             refitted(plan, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
     if as_json:
-        print_json({**result.as_json(), "model": None if out is None else str(out)})
+        print_json({**result.as_json(), "model": None if out is None else str(out), "reduced": reduction})
         return
     console.print(result.table)
     say(result.sentence)

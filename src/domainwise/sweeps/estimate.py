@@ -23,27 +23,37 @@ LARGE_IMAGE, FEW_IMAGES = 64, 2
 
 
 def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
-    """The sum over all runs of the time on one thread, or one GPU.
+    """The sum over all runs of the time on one thread, or one GPU."""
+    return StepTimes(device, data_root).estimate(runs)
 
-    Each algorithm is timed once, at its smallest batch, or a smaller one if that takes long; the time of a step is
-    taken to be proportional to its batch, which holds for a busy device.
+
+class StepTimes:
+    """Measures each algorithm once, however many sets of runs are estimated.
+
+    It is timed at its smallest batch, or a smaller one if that takes long; the time of a step is taken to be
+    proportional to its batch, which holds for a busy device.
     """
-    target = pick_device(device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        costs: dict[tuple[str, str, str], tuple[float, float]] = {}
-        total = 0.0
-        for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
-            key = (run.dataset, run.algorithm, run.network)
-            if key not in costs:
-                costs[key] = _measure(run, target, data_root)
-            per_image, per_evaluation = costs[key]
-            evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
-            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
-        return total
-    finally:
-        torch.set_num_threads(threads)
+
+    def __init__(self, device: str, data_root: Path | None) -> None:
+        self.device, self.data_root = pick_device(device), data_root
+        self.costs: dict[tuple[str, str, str], tuple[float, float]] = {}
+
+    def estimate(self, runs: Sequence[Run]) -> float:
+        """The sum over all runs of the time on one thread, or one GPU."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            total = 0.0
+            for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
+                key = (run.dataset, run.algorithm, run.network)
+                if key not in self.costs:
+                    self.costs[key] = _measure(run, self.device, self.data_root)
+                per_image, per_evaluation = self.costs[key]
+                evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
+                total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
+            return total
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[float, float]:
