@@ -125,15 +125,16 @@ def test_the_command_says_what_it_reduced_and_continues(
 ) -> None:
     monkeypatch.setitem(SECONDS, "small-cnn", 1.0)
     monkeypatch.setattr("domainwise.cli.compare.CPU_BUDGET", "30s")
-    words = "--algorithms ERM,CORAL --trials 1 --steps 2 --hparam batch_size=4 --workers 1 --device cpu --json"
+    monkeypatch.setattr("domainwise.sweeps.local.execute", lambda *_: (event for event in ()))  # interrupted at once
+    words = "--algorithms ERM,CORAL --trials 1 --steps 2 --hparam batch_size=4 --workers 1 --device cpu"
     given = ("compare", "--data", data, "--network", "small-cnn", "--runs", tmp_path / "runs", *words.split())
-    result = commands(capsys)(*given)
-    assert result.status == 0, result.err
-    line = "reduced to fit 0.5 min (all would take about 36 s here): 2 candidates instead of 3"
-    assert f"{line}; for all: --budget none" in result.err and json.loads(result.out)["reduced"] == line
+    line = "reduced to fit 0.5 min (all would take about 36 s here): 2 candidates instead of 3; for all: --budget none"
+    assert line in commands(capsys)(*given).err
     monkeypatch.setitem(SECONDS, "small-cnn", 1e-3)
-    again = commands(capsys)(*given)
-    assert again.status == 0 and line in again.err and json.loads(again.out) == json.loads(result.out)
+    again = commands(capsys)(*given, "--dry-run", "--json")
+    assert line in again.err and json.loads(again.out)["runs"] == 12
+    everything = commands(capsys)(*given, "--dry-run", "--json", "--budget", "none")
+    assert "reduced" not in everything.err and json.loads(everything.out)["runs"] == 18
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3h", "1.5h", "1e9d", "9" * 30 + "h", "soon"])
