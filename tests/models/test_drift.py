@@ -142,6 +142,22 @@ def test_an_unseen_background_is_drift(digits: dw.Environments, model: dw.Model)
     assert model.drift(digits.images[digits.rows("scene1")]) == result, "the same question, the same answer"
 
 
+def test_the_score_has_a_fixed_scale(digits: dw.Environments, model: dw.Model) -> None:
+    """MMD^2 to the nearest, also to all together, with a width of the reference alone."""
+    images = digits.images[digits.rows("scene1")[:30]]
+    near, far = model.drift(held_out(digits, "scene2")), model.drift(images)
+    assert 0 <= near.score < 0.02 < far.score <= 2
+    width, new = median_distance(*model.reference.values()), model.embed(images).numpy()
+    everything = torch.cat(list(model.reference.values()))
+    by_hand = [mmd2_by_definition(ref.numpy(), new, width) for ref in (*model.reference.values(), everything)]
+    assert far.score == pytest.approx(min(by_hand), abs=1e-6)
+    assert model.drift(images, seed=7).score == pytest.approx(far.score, abs=1e-12)
+    assert near.score_between == far.score_between and near.score_between is not None and near.score_between > 0
+    assert near.between != far.between, "the width of the test depends on the new samples"
+    mixture = model.drift(torch.cat([held_out(digits, domain)[:50] for domain in model.domains]))
+    assert mixture.score < 0.02, "the distance to all together counts"
+
+
 def test_what_cannot_be_compared(digits: dw.Environments, model: dw.Model) -> None:
     with pytest.raises(UserError, match="1 samples: drift needs at least 2"):
         model.drift(digits.images[:1])
@@ -194,6 +210,25 @@ def test_the_command(model: dw.Model, domainwise: Command) -> None:
     assert shown.status == 0 and "Drift: these samples differ" in shown.out and "all together" in shown.out
     assert "held out" in shown.out and "240" in shown.out, "how many it was compared with"
     assert "the training domains are up to 0." in shown.out
+    assert f"Score {content['score']:.4f} (0: like a training domain" in shown.out
+    assert "above" not in content and 0.01 < content["score"] < 2
+
+
+@pytest.mark.parametrize(("limit", "status"), [("0.001", 1), ("2", 0)])
+def test_an_alarm(model: dw.Model, domainwise: Command, limit: str, status: int) -> None:
+    model.save("model")
+    Path("new").mkdir()
+    for number in range(3):
+        picture(number).save(f"new/{number}.png")
+    told = domainwise("drift", "model", "new", "--fail-above", limit, "--json")
+    content = json.loads(told.out)
+    assert told.status == status and content["above"] == bool(status) and content["fail_above"] == float(limit)
+    assert ("is above 0.001" in told.err) == bool(status)
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-0.1"])
+def test_a_limit_that_is_none(domainwise: Command, limit: str) -> None:
+    assert domainwise("drift", "model", "new", "--fail-above", limit).is_one_line_error
 
 
 def test_training_domains_that_are_alike_have_no_negative_distance(

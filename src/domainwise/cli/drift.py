@@ -1,21 +1,28 @@
 """`domainwise drift`."""
 
+import math
+from typing import Annotated
+
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.core.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise drift runs/train new_camera/[/]"
-    "   ·   [bold]domainwise drift runs/train 'today/*.jpg' --json[/]"
+    "   ·   [bold]domainwise drift runs/train 'today/*.jpg' --fail-above 0.05 --json[/]"
 )
 
 
 def drift(
     model: options.ModelFolder,
     images: options.Images,
+    fail_above: Annotated[
+        float | None, typer.Option(help="Exit with status 1 if the score is above this; see the score of usual images.")
+    ] = None,
     device: options.Device = "auto",
     seed: options.Seed = 0,
     as_json: options.Json = False,
@@ -23,7 +30,8 @@ def drift(
     """Measure how far new, unlabelled images are from the training domains, in the model's features.
 
     The kernel two-sample test compares them with each training domain: MMD^2 (about 0 if nothing differs) and its
-    p-value. An image that cannot be read is named, and the exit status is then 1.
+    p-value. The score, MMD^2 to the nearest domain on a scale that is fixed for the model, can be plotted over time.
+    The exit status is 1 if the score is above --fail-above, or if an image cannot be read, which is then named.
     """
     import torch
 
@@ -32,6 +40,8 @@ def drift(
     from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, read_batches
 
+    if fail_above is not None and not (math.isfinite(fail_above) and fail_above >= 0):
+        raise UserError(f"--fail-above {fail_above}: give a score, which is at least 0 and at most 2")
     loaded = load_model(model, device=device)
     files = find_images(images)
     chosen = permutation(len(files), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
@@ -40,8 +50,10 @@ def drift(
     for line in unreadable:
         say(line, errors_console)
     result = drifting.drift(loaded, torch.cat([batch.images for batch in batches]), seed=seed)
+    above = fail_above is not None and result.score > fail_above
     if as_json:
-        print_json({**result.as_json(), "found": len(files)})
+        alarm = {} if fail_above is None else {"fail_above": fail_above, "above": above}
+        print_json({**result.as_json(), "found": len(files), **alarm})
     else:
         number = f"{result.samples}" if result.samples == len(files) else f"{result.samples} of {len(files)}"
         caption = f"{number} images against held-out images of each domain"
@@ -59,5 +71,8 @@ def drift(
             table.add_row(escape(domain), str(count), *measured)
         console.print(table)
         say(result.sentence)
-    if unreadable:
+        say(result.score_sentence)
+    if above:
+        say(f"the score {result.score:.4f} is above {fail_above:g}", errors_console)
+    if unreadable or above:
         raise typer.Exit(1)

@@ -3,6 +3,9 @@
 New samples are compared with the model's reference features, of held-out samples of every training domain, and with all
 of these together, by the kernel two-sample test. Drift is reported only if they differ from each: for data from a
 training domain (or from an even mixture of all) the probability of a false alarm is at most LEVEL.
+
+The score is a number to plot over time and to set an alarm on: MMD^2 to the nearest training domain, or to all of them
+together, with a kernel whose width depends on the reference features alone: a scale that is fixed for a model.
 """
 
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from domainwise.core.errors import UserError
 from domainwise.core.seeds import generator
-from domainwise.models.mmd import PERMUTATIONS, TwoSamples, compare, median_distance
+from domainwise.models.mmd import PERMUTATIONS, TwoSamples, compare, distance, median_distance
 from domainwise.models.model import Model
 
 LEVEL = 0.01
@@ -35,6 +38,8 @@ class Drift:
     domains: Mapping[str, TwoSamples]
     together: TwoSamples
     between: float | None  # the largest MMD^2 between two training domains; None for a single one
+    score: float  # from 0, like a training domain, to 2; comparable between samples of one model
+    score_between: float | None  # the largest score of a training domain against another; None for a single one
 
     @property
     def nearest(self) -> str:
@@ -76,10 +81,20 @@ class Drift:
             f"and evaluate.{caveat}"
         )
 
+    @property
+    def score_sentence(self) -> str:
+        """The score, and what it can be compared with."""
+        known = (
+            f"; the training domains are up to {self.score_between:.4f} from one another" if self.score_between else ""
+        )
+        return f"Score {self.score:.4f} (0: like a training domain{known})."
+
     def as_json(self) -> dict[str, Any]:
         return {
             "drifted": self.drifted,
             "sentence": self.sentence,
+            "score": self.score,
+            "score_between": self.score_between,
             "samples": self.samples,
             "references": dict(self.references),
             "nearest": self.nearest,
@@ -108,4 +123,15 @@ def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PE
     pairs = [compare(a, b, width, random, 1).mmd2 for a, b in combinations(reference.values(), 2)]
     together = compare(everything, new, width, random, permutations)
     sizes = {domain: len(features) for domain, features in model.reference.items()}
-    return Drift(len(new), sizes, tests, together, max(pairs) if pairs else None)
+    fixed = median_distance(*reference.values())
+    score = max(0.0, min(distance(features, new, fixed) for features in (*reference.values(), everything)))
+    scores = [max(0.0, distance(a, b, fixed)) for a, b in combinations(reference.values(), 2)]
+    return Drift(
+        len(new),
+        sizes,
+        tests,
+        together,
+        max(pairs) if pairs else None,
+        score,
+        max(scores) if scores else None,
+    )

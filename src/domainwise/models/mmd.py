@@ -39,14 +39,25 @@ def compare(
 
     The width must not depend on which points are in X and which in Y.
     """
-    pooled = torch.cat([x, y]).double()
     n, total = len(x), len(x) + len(y)
-    kernel = torch.exp(-torch.cdist(pooled, pooled).square() / (2 * width**2)).fill_diagonal_(0)
+    kernel = _kernel(x, y, width)
     divisions = torch.rand(permutations, total, generator=generator, dtype=torch.float64).argsort(1) < n
     observed = torch.arange(total) < n
     values = _mmd2(kernel, torch.cat([observed[None], divisions]).double())
     as_large = int((values[1:] >= values[0] - 1e-12).sum())
     return TwoSamples(float(values[0]), (1 + as_large) / (1 + permutations))
+
+
+def distance(x: Tensor, y: Tensor, width: float) -> float:
+    """MMD^2 of X [n, F] and Y [m, F], without a test; n and m are at least 2."""
+    observed = torch.arange(len(x) + len(y)) < len(x)
+    return float(_mmd2(_kernel(x, y, width), observed[None].double()))
+
+
+def _kernel(x: Tensor, y: Tensor, width: float) -> Tensor:
+    """The kernel matrix of the pooled samples, with an empty diagonal."""
+    pooled = torch.cat([x, y]).double()
+    return torch.exp(-torch.cdist(pooled, pooled).square() / (2 * width**2)).fill_diagonal_(0)
 
 
 def _mmd2(kernel: Tensor, chosen: Tensor) -> Tensor:
