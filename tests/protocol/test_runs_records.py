@@ -249,7 +249,9 @@ def test_what_is_appended_is_read_back(folder: RunFolder, run: Run) -> None:
 def test_a_record_is_one_flat_json_row(folder: RunFolder, run: Run) -> None:
     folder.append([*rows(run), end(run)])
     lines = folder.records_file.read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [asdict(row) for row in [*rows(run), end(run)]]
+    values = [json.loads(line) for line in lines]
+    assert re.fullmatch("[0-9a-f]{8}", values[-1].pop("crc"))
+    assert values == [asdict(row) for row in [*rows(run), end(run)]]
     assert all(not isinstance(value, (dict, list)) for line in lines for value in json.loads(line).values())
 
 
@@ -335,7 +337,7 @@ def test_rewind_repairs_a_cut_file(folder: RunFolder, run: Run) -> None:
     folder.records_file.write_bytes(folder.records_file.read_bytes()[:-5])
     folder.rewind(2)
     folder.append([end(run)])
-    assert folder.read() == (rows(run)[:-1], end(run))
+    assert folder.read() == (rows(run)[:-1], end(run)), "without a checksum, line by line"
 
 
 def test_rewind_of_nothing_writes_nothing(folder: RunFolder) -> None:
@@ -347,7 +349,7 @@ def test_the_status_is_the_last_line_and_the_checkpoint_goes(folder: RunFolder, 
     folder.append(rows(run))
     folder.save_checkpoint({"next_step": 3})
     folder.finish(end(run), {"w": torch.zeros(2)})
-    assert json.loads(folder.records_file.read_text().splitlines()[-1]) == asdict(end(run))
+    assert json.loads(folder.records_file.read_text().splitlines()[-1]).items() >= asdict(end(run)).items()
     assert {file.name for file in folder.path.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
 
 

@@ -40,24 +40,13 @@ def write(path: Path, data: bytes | str) -> None:
 
 def last_line(path: Path) -> bytes:
     """The last whole line of a file."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a file: remove it")
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(-min(size, TAIL), os.SEEK_END)
         lines = file.read().split(b"\n")
     return lines[-2] if len(lines) > 1 else b""
-
-
-def append_lines(path: Path, data: bytes) -> None:
-    """Appends whole lines and flushes to the disk; a last line that a crash cut short is removed first."""
-    with path.open("ab+") as file:
-        size = file.tell()
-        if size:
-            file.seek(-min(size, TAIL), os.SEEK_END)
-            tail = file.read()
-            file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def writable_folder(path: Path, argument: str = "out") -> Path:

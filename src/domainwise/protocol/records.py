@@ -3,17 +3,22 @@
 torch is imported only where tensors are saved or loaded: reading records must not wait for it.
 """
 
-import io
 import json
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.locks import lock_holder
+from domainwise.core.parsing import Count, Fraction, Longest, Seconds, check, checksum, parse, parse_any, read_file
+from domainwise.core.weights_file import load_weights, save_weights
+from domainwise.protocol import checkpoint_file
+from domainwise.protocol.checked_lines import SEAL, Extent, append_block, extent, intact, seal, unseal
 from domainwise.protocol.runs import Run
 
 if TYPE_CHECKING:
@@ -21,7 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 State = Literal["done", "diverged", "failed"]
-T = TypeVar("T")
+ADVICE = "restore the file or delete its folder"
+LARGEST = 1 << 30
+"""Bytes of a file of records."""
+LONGEST_REASON = 10_000
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,12 @@ class Record:
     """How well a run did, after one step, on one split of one domain."""
 
     run: str
-    step: int
+    step: Count
     domain: str
     split: str
-    accuracy: float
+    accuracy: Fraction
     loss: float
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class PenaltyRecord:
     """The penalties of IRM and of linearised AT and DAT, after one step, on one training domain (run tracked so)."""
 
     run: str
-    step: int
+    step: Count
     domain: str
     irm: float
     at: float
@@ -55,12 +63,29 @@ class Status:
     """How a run ended, and where and when, if that is known; always the last line of its file."""
 
     run: str
-    step: int
+    step: Count
     status: State
-    reason: str
+    reason: Annotated[str, Longest(10 * LONGEST_REASON)]
     device: str = field(default="", compare=False)
     software: str = field(default="", compare=False)
     date: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class _AuditSummary:
+    """What audit.json may hold."""
+
+    sentence: Annotated[str, Longest(LONGEST_REASON)]
+    accuracy: dict[str, Fraction] = field(default_factory=dict)
+    commonest: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, float] | None = None
+    shortcut: dict[str, Any] | None = None
+
+
+def check_audit(values: Any, where: object, advice: str) -> dict[str, Any]:
+    """The summary of an audit, as `domainwise.analysis.audit` makes it."""
+    check(values, _AuditSummary, where, advice)
+    return dict(values)
 
 
 class RunFolder:
@@ -82,14 +107,11 @@ class RunFolder:
     def at(cls, path: Path) -> "RunFolder":
         """The folder of an existing run, whatever it is called now."""
         path = path.absolute()
+        file = path / "run.json"
         try:
-            run = Run.from_description(json.loads((path / "run.json").read_text()))
-        except (FileNotFoundError, NotADirectoryError):
+            run = Run.read(file)
+        except FileNotFoundError:
             raise UserError(f"{path} is no run's folder (no run.json): give OUT/<run id> of a training") from None
-        except UserError as error:
-            raise UserError(f"{path} holds {error}") from None
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise UserError(f"{path / 'run.json'} does not describe a run: restore it or train again") from None
         return cls(path.parent, run, path.name)
 
     def create(self) -> None:
@@ -102,36 +124,87 @@ class RunFolder:
             files.write(self.path / "run.json", json.dumps(self.run.describe(), indent=1, sort_keys=True))
 
     def append(self, rows: Iterable[Record | Status]) -> None:
-        files.append_lines(self.records_file, _lines(rows))
+        _append(self.records_file, rows)
 
     def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
-        files.append_lines(self.penalties_file, _lines(rows))
+        _append(self.penalties_file, rows)
 
     def read_penalties(self) -> list[PenaltyRecord]:
-        return read_rows(self.penalties_file, lambda row: PenaltyRecord(**row))
+        """The penalties so far; an ended run that tracked them has some of every evaluation."""
+        try:
+            rows = [row for _, row in self._rows(self.penalties_file) if isinstance(row, PenaltyRecord)]
+        except FileNotFoundError:
+            rows = []
+        if "penalties" in self.run.track:
+            records, status = self.read()
+            if status is not None and not {record.step for record in records} <= {row.step for row in rows}:
+                raise UserError(f"{self.penalties_file} lacks evaluations of its run: {ADVICE}")
+        return rows
 
     def read(self) -> tuple[list[Record], Status | None]:
-        """The records so far and how the run ended, if it has. A half-written last line is dropped."""
-        rows = read_rows(self.records_file, _parse)
-        records = [row for row in rows if isinstance(row, Record)]
-        return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
+        """The records so far and how the run ended, if it has. Rows that a crash cut short are dropped."""
+        try:
+            rows = [row for _, row in self._rows(self.records_file)]
+        except FileNotFoundError:
+            rows = []
+        status = rows[-1] if rows and isinstance(rows[-1], Status) else None
+        if status is None:
+            self.check_unfinished()
+        return [row for row in rows if isinstance(row, Record)], status
+
+    def lines(self) -> bytes:
+        """The whole lines of the records, checked as one, without their checksums."""
+        return unseal(self._intact(self.records_file))
+
+    def _intact(self, path: Path) -> bytes:
+        data = read_file(path, ADVICE, LARGEST)
+        try:
+            return intact(data, path, ADVICE)
+        except UserError:
+            self._parse(data[: data.rfind(b"\n") + 1], path)  # names the line and the field, if they can be told
+            raise
+
+    def _rows(self, path: Path) -> list[tuple[bytes, Record | PenaltyRecord | Status]]:
+        """Every line of a file, and what it says."""
+        return self._parse(self._intact(path), path)
+
+    def _parse(self, lines: bytes, path: Path) -> list[tuple[bytes, Record | PenaltyRecord | Status]]:
+        rows: list[tuple[bytes, Record | PenaltyRecord | Status]] = []
+        for number, line in enumerate(lines.split(b"\n")[:-1], 1):
+            where = f"{path}, line {number}"
+            values = parse_any(unseal(line + b"\n"), where, ADVICE)
+            ended = isinstance(values, dict) and "status" in values and path == self.records_file
+            kind = Status if ended else PenaltyRecord if path == self.penalties_file else Record
+            row = check(values, kind, where, ADVICE)
+            if row.run != self.run.id:
+                raise UserError(f"{where}: a row of another run ({row.run}), not of {self.run.id}: {ADVICE}")
+            rows.append((line + b"\n", row))
+        return rows
+
+    def check_unfinished(self) -> None:
+        """Raises UserError if a run whose records do not say how it ended has a model all the same."""
+        if self.model_file.exists() and not self.checkpoint_file.exists() and lock_holder(self.path) is None:
+            raise UserError(f"{self.records_file} is cut short (its run has ended and has a model): {ADVICE}")
 
     def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
         """What `read` reads. Damaged records of a run that may be tried again are set aside, and it begins anew."""
         try:
             records, status = self.read()
-            if status is None:
-                self.read_penalties()
+            self.read_penalties()
         except UserError as damage:
             if not retry:
                 raise
-            for file in (self.records_file, self.penalties_file):
-                if file.exists():
-                    file.replace(file.with_suffix(".damaged"))
-            self.checkpoint_file.unlink(missing_ok=True)
-            log.warning("%s; it is set aside as .damaged, and the run begins anew", damage)
+            self._set_aside(str(damage))
             return [], None
         return records, status
+
+    def _set_aside(self, damage: str) -> None:
+        """The run begins anew; its records are kept under another name."""
+        for file in (self.records_file, self.penalties_file, self.model_file):
+            if file.exists():
+                file.replace(file.with_suffix(".damaged"))
+        self.checkpoint_file.unlink(missing_ok=True)
+        log.warning("%s; it is set aside as .damaged, and the run begins anew", damage)
 
     def status(self) -> Status | None:
         """How the run ended, if it has: the last whole line of its records, read without the rest until it has.
@@ -139,111 +212,136 @@ class RunFolder:
         One whose records are damaged has failed, whatever they say of its end.
         """
         try:
-            last = files.last_line(self.records_file)
+            if b'"status"' in files.last_line(self.records_file):
+                last = self.lines().splitlines()[-1]
+                return parse(last, Status, f"{self.records_file}, last line", ADVICE)
+            self.check_unfinished()
         except FileNotFoundError:
-            return None
-        if b'"status"' not in last:
-            return None
-        try:
-            return self.read()[1]
+            pass
         except UserError as damage:
             return Status(self.run.id, self.last_step() or 0, "failed", str(damage))
+        return None
 
     def last_step(self) -> int | None:
         """The step of the last evaluation, if there was one and it can be read."""
         try:
-            return int(json.loads(files.last_line(self.records_file))["step"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
+            row = parse(files.last_line(self.records_file), dict[str, Any], self.records_file, ADVICE)
+            return check(row.get("step"), int, self.records_file, ADVICE)
+        except (FileNotFoundError, UserError):
             return None
 
     def rewind(self, step: int) -> list[Record]:
         """Drops every record after `step` and any status: a run continues from its checkpoint, not from its records."""
-        records = [record for record in self.read()[0] if record.step <= step]
-        penalties = [record for record in self.read_penalties() if record.step <= step]
-        for path, rows in ((self.records_file, records), (self.penalties_file, penalties)):
-            if path.exists():
-                files.write(path, _lines(rows))
-        return records
+        self._rewind(self.penalties_file, step)
+        return [row for row in self._rewind(self.records_file, step) if isinstance(row, Record)]
+
+    def _rewind(self, path: Path, step: int) -> list[Record | PenaltyRecord | Status]:
+        """Keeps the bytes of what is kept, which the checkpoint vouches for."""
+        try:
+            rows = self._rows(path)
+        except FileNotFoundError:
+            return []
+        kept = [(line, row) for line, row in rows if row.step <= step and not isinstance(row, Status)]
+        lines = b"".join(line for line, _ in kept)
+        if kept and not SEAL.search(kept[-1][0]):
+            lines = seal(lines)
+        if lines != path.read_bytes():
+            files.write(path, lines)
+        return [row for _, row in kept]
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        import torch
-
-        with files.atomic(self.checkpoint_file) as file:
-            torch.save(state, file)
+        """Saves the state, and with it how far the records and penalties had come."""
+        extents = {file.stem: tuple(extent(file)) for file in (self.records_file, self.penalties_file)}
+        checkpoint_file.save(self.checkpoint_file, state | {"run": self.run.id, "extents": extents})
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, read without executing code; None if there is none, or it is damaged."""
-        import torch
-
+        """The last checkpoint; None, with a warning, if it or the records that it continues are damaged."""
         try:
-            data = self.checkpoint_file.read_bytes()
+            state = checkpoint_file.load(self.checkpoint_file)
         except FileNotFoundError:
             return None
-        try:
-            state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except (EOFError, RuntimeError, ValueError, KeyError, UnpicklingError):
+        except UserError as damage:
+            log.warning("%s; the run begins anew", damage)
+            self.checkpoint_file.unlink()
             return None
+        run, extents = state.pop("run"), state.pop("extents")
+        if run != self.run.id:
+            log.warning("%s is of another run, %s; the run begins anew", self.checkpoint_file, run)
+            self.checkpoint_file.unlink()
+            return None
+        for file in (self.records_file, self.penalties_file):
+            data = file.read_bytes() if file.exists() else b""
+            if not Extent(*extents[file.stem]).fits(data):
+                self._set_aside(f"{file} lacks rows that {self.checkpoint_file.name} continues, or they were changed")
+                return None
         return state
 
     def finish(self, status: Status, model: "dict[str, Tensor]") -> None:
         """Saves the model, then says how the run ended, then forgets the checkpoint."""
-        import safetensors.torch
-
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
-        files.write(self.model_file, safetensors.torch.save(tensors))
+        save_weights(self.model_file, model)
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
 
     def save_audit(self, audit: dict[str, Any]) -> None:
         """Saves the summary of the model's audit with its run."""
-        files.write(self.audit_file, json.dumps(audit))
+        files.write(self.audit_file, json.dumps(audit | {"checksum": checksum(audit)}))
 
     def read_audit(self) -> dict[str, Any] | None:
         """The summary of the model's audit, if there is one."""
+        advice = "delete it, and audit the model again"
         try:
-            audit: dict[str, Any] = json.loads(self.audit_file.read_text())
+            audit = parse(read_file(self.audit_file, advice), dict[str, Any], self.audit_file, advice)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise UserError(f"{self.audit_file} is damaged: delete it, and audit the model again") from None
-        return audit
+        if audit.pop("checksum", None) not in (None, checksum(audit)):
+            raise UserError(f"{self.audit_file} is damaged (its checksum does not fit): {advice}")
+        return check_audit(audit, self.audit_file, advice)
 
     def load_model(self) -> "dict[str, Tensor]":
         """The weights after the last step; records that were unpacked have none."""
-        import safetensors.torch
-
-        try:
-            tensors: dict[str, Tensor] = safetensors.torch.load_file(self.model_file)
-        except (FileNotFoundError, safetensors.SafetensorError):
-            what = "is damaged" if self.model_file.exists() else "is missing"
-            raise UserError(f"{self.model_file} {what}: delete {self.path}, and train the run again") from None
-        return tensors
+        return load_weights(self.model_file, f"delete {self.path}, and train the run again")
 
 
-def _parse(row: Any) -> Record | Status:
-    if "status" in row:
-        return Status(**row)
-    record = Record(**row)
-    if not isinstance(record.accuracy, (int, float)):
-        raise TypeError("an accuracy is a number")
-    return record
+def _append(path: Path, rows: Iterable[Record | PenaltyRecord | Status]) -> None:
+    short = (replace(row, reason=row.reason[:LONGEST_REASON]) if isinstance(row, Status) else row for row in rows)
+    if lines := "".join(json.dumps(asdict(row)) + "\n" for row in short).encode():
+        append_block(path, lines)
 
 
-def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
-    return "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode()
+def read_columns(lines: bytes, run: Run) -> tuple[dict[str, list[Any]], Status | None]:
+    """The whole records of a run as columns, checked column by column: many times faster than row by row.
 
-
-def read_rows(path: Path, row: Callable[[Any], T]) -> list[T]:
-    """The rows of a JSON Lines file, none if it is absent.
-
-    A last line cut short by a crash (it lacks its newline) is dropped; damage anywhere else is an error.
+    Raises ValueError, TypeError or KeyError for anything unlike what we write; `RunFolder.read` says what is wrong.
     """
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            rows.append(row(json.loads(line)))
-        except (ValueError, TypeError):
-            raise UserError(f"{path}, line {number}: not a record; restore the file or delete its folder") from None
-    return rows
+    rows = json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]")
+    if lines.count(b'": ') != sum(map(len, rows)):
+        raise ValueError("repeated names, or another spelling than ours")
+    status = check(rows.pop(), Status, "", "") if rows and "status" in rows[-1] else None
+    if not set().union(*rows) <= RECORD_FIELDS.keys():
+        raise ValueError("unknown fields")
+    columns = {
+        name: [row[name] for row in rows] if default is MISSING else [row.get(name, default) for row in rows]
+        for name, default in RECORD_FIELDS.items()
+    }
+    for name, values in columns.items():
+        if name in ("run", "domain", "split"):
+            check(list(set(values)), list[str], "", "")
+        elif name == "step":
+            check([min(values, default=0), max(values, default=0)], list[Count], "", "")
+        if set(map(type, values)) - KINDS.get(name, {int, float}) - {type(RECORD_FIELDS[name])}:
+            raise ValueError(f"{name} of another type")
+        if (
+            name not in KINDS
+            and not np.isfinite(np.array([one for one in values if one is not None], np.float64)).all()
+        ):
+            raise ValueError(f"{name} is not finite")
+    if min(columns["accuracy"], default=0) < 0 or max(columns["accuracy"], default=1) > 1:
+        raise ValueError("an accuracy is from 0 to 1")
+    if {*columns["run"], *([status.run] if status else [])} - {run.id}:
+        raise ValueError("rows of another run")
+    return columns, status
+
+
+RECORD_FIELDS = {one.name: one.default for one in fields(Record)}
+KINDS: dict[str, set[type]] = {"run": {str}, "domain": {str}, "split": {str}, "step": {int}}
+"""The types of a column; others hold numbers."""

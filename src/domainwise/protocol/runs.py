@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
+from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.spaces import HParams
 
@@ -55,26 +56,26 @@ class Run:
     selection rules need.
     """
 
-    dataset: str
+    dataset: FilePath
     algorithm: str
     train_domains: tuple[str, ...]
     test_domains: tuple[str, ...]
     hparams: HParams
     network: str
-    steps: int
-    evaluate_every: int
-    draw: int = 0
-    trial: int = 0
+    steps: Positive
+    evaluate_every: Positive
+    draw: Count = 0
+    trial: Count = 0
     seed: int = 0
     precision: str = "fp32"
     track: tuple[str, ...] = ()
     validation_domains: tuple[str, ...] = ()
-    held_out: float = HELD_OUT
+    held_out: Fraction = HELD_OUT
     setting: str = "multi"
     variant: str = ""
-    weights: str = ""
+    weights: FilePath = ""
     augmentation: str = "none"
-    image_size: int = 0
+    image_size: Count = 0
     full_curves: bool = False
     format: int = FORMAT
 
@@ -94,13 +95,18 @@ class Run:
         return bool(one.metadata.get("added")) and getattr(self, one.name) == one.default
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> "Run":
-        if description.get("format") != FORMAT:
-            raise UserError(f"a run of format {description.get('format')!r}; this version reads format {FORMAT}")
-        lists = {
-            name: tuple(description[name]) for name in ("train_domains", "test_domains", "validation_domains", "track")
-        }
-        return cls(**{**description, **lists})
+    def from_description(cls, description: Any, where: object = "a run", advice: str = "plan it again") -> "Run":
+        """The run that JSON values describe, checked; `where` says where they come from."""
+        if isinstance(description, dict) and (known := description.get("format")) != FORMAT:
+            shown = check(known, Any, where, advice)  # type: ignore[arg-type]
+            raise UserError(f"{where}: a run of format {shown!r}; this version reads format {FORMAT}")
+        return check(description, cls, where, advice)
+
+    @classmethod
+    def read(cls, file: Path) -> "Run":
+        """The run of a run.json; one that is not there is a FileNotFoundError."""
+        advice = "restore it or train again"
+        return cls.from_description(parse_any(read_file(file, advice), file, advice), file, advice)
 
     @cached_property
     def id(self) -> str:

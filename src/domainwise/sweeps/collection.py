@@ -19,7 +19,7 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
+from domainwise.protocol.records import PenaltyRecord, RunFolder, Status, read_columns
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.published import is_published, read_published
@@ -178,12 +178,12 @@ def _collect(folder: Path) -> Collection:
     runs: list[Run] = []
     for path in sorted(folder.glob("*/run.json")) or list(folder.resolve().glob("run.json")):
         try:
-            run = Run.from_description(json.loads(path.read_text()))
-        except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
-            notes.append(f"{path.parent}: skipped (not a run of this version: {error or type(error).__name__})")
+            run = Run.read(path)
+        except UserError as error:
+            notes.append(f"{path.parent}: skipped ({error})")
             continue
         if path.parent.name != run.id:
-            notes.append(f"{path.parent}: skipped (a copy of {run.id})")
+            notes.append(f"{path.parent}: skipped (its run.json describes {run.id}: a copy, or damaged)")
             continue
         try:
             curve, status = read_curve(RunFolder(path.parent.parent, run))
@@ -212,28 +212,24 @@ def _searched(folder: Path) -> str:
 def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
     """A run's curve, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
     try:
-        text = folder.records_file.read_bytes()
-    except FileNotFoundError:
-        return Curve(folder.run, (), {}), None
-    complete = text[: text.rfind(b"\n") + 1].rstrip(b"\n")
-    try:
-        rows = json.loads(b"[" + complete.replace(b"\n", b",") + b"]")
-        status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
+        columns, status = read_columns(folder.lines(), folder.run)
         at: dict[tuple[str, str], list[int]] = {}
         values: dict[tuple[str, str], list[float]] = {}
-        for row in rows:
-            part = (row["domain"], row["split"])
-            at.setdefault(part, []).append(row["step"])
-            values.setdefault(part, []).append(row["accuracy"])
+        for domain, split, step, score in zip(
+            *(columns[name] for name in ("domain", "split", "step", "accuracy")), strict=True
+        ):
+            part = (domain, split)
+            at.setdefault(part, []).append(step)
+            values.setdefault(part, []).append(score)
         steps = next(iter(at.values()), [])
         if any(others != steps for others in at.values()) or steps != sorted(set(steps)):
             raise ValueError("not one row per step, domain and split")
         accuracy = {part: np.array(column, dtype=np.float64) for part, column in values.items()}
-        if not all(np.isfinite(column).all() for column in accuracy.values()):
-            raise ValueError("an accuracy is a number")
-    except (ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, UserError):
         records, status = folder.read()
         return Curve.of(folder.run, records), status
+    if status is None:
+        folder.check_unfinished()
     return Curve(folder.run, tuple(steps), accuracy), status
 
 

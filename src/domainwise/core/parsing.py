@@ -1,0 +1,292 @@
+"""JSON from files as checked values. Files may be damaged, or come from anywhere: what is read here can be relied on.
+
+`parse` and `check` turn JSON into a dataclass by the annotations of its fields, or into any annotated type. Types,
+ranges, lengths and finiteness are checked; unknown, missing and repeated fields are errors. Every error is a UserError
+that names the file (and the line, if `where` does), the field, and what to do.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import stat
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from domainwise.core.errors import UserError
+
+LARGEST_FILE = 1 << 24
+"""Bytes of a JSON file, unless its reader says otherwise."""
+LONGEST_TEXT = 1_000
+LONGEST_LIST = 1_000_000
+DEEPEST = 20
+LARGEST_NUMBER = 2**63 - 1
+
+T = TypeVar("T")
+Check = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Limits of a number, inclusive, for an annotation: Annotated[int, Range(0)]."""
+
+    low: int = -LARGEST_NUMBER
+    high: int = LARGEST_NUMBER
+
+
+@dataclass(frozen=True)
+class Longest:
+    """The most characters of a text, for an annotation."""
+
+    length: int
+
+
+Count = Annotated[int, Range(0)]
+Positive = Annotated[int, Range(1)]
+Fraction = Annotated[float, Range(0, 1)]
+Seconds = Annotated[float, Range(0)]
+FilePath = Annotated[str, Longest(4_200)]
+
+
+def read_file(path: Path, advice: str, limit: int = LARGEST_FILE) -> bytes:
+    """The bytes of a plain file of at most `limit` bytes. One that is not there is a FileNotFoundError."""
+    try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise UserError(f"{path} is not a file: {advice}")
+        if facts.st_size > limit:
+            raise UserError(f"{path} is larger than {limit >> 20:,} MiB: {advice}")
+        return path.read_bytes()
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): {advice}") from None
+
+
+def parse(data: bytes, kind: type[T], where: object, advice: str) -> T:
+    """JSON text as a value of this type."""
+    return check(parse_any(data, where, advice), kind, where, advice)
+
+
+def parse_any(data: bytes, where: object, advice: str) -> Any:
+    """Strict JSON: UTF-8, without NaN, infinities and repeated names. The values are unchecked."""
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_distinct, parse_constant=_refuse)
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: not UTF-8: {advice}") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply: {advice}") from None
+    except _WrongError as error:
+        raise UserError(f"{where}: {error}: {advice}") from None
+    except ValueError:
+        raise UserError(f"{where}: cut short or no JSON: {advice}") from None
+
+
+def check(value: Any, kind: type[T], where: object, advice: str) -> T:
+    """Values of JSON as a value of this type."""
+    try:
+        return cast(T, _checker(kind)(value))
+    except _WrongError as error:
+        raise UserError(f"{where}: {error}: {advice}") from None
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of JSON values, however they are laid out in their file."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+class _WrongError(ValueError):
+    """A value that is not what it must be; `place` is the path of names that leads to it."""
+
+    def __init__(self, complaint: str, place: tuple[str, ...] = ()) -> None:
+        super().__init__(complaint)
+        self.complaint, self.place = complaint, place
+
+    def __str__(self) -> str:
+        return f'"{_short(".".join(self.place))}" {self.complaint}' if self.place else self.complaint
+
+    def inside(self, name: str) -> "_WrongError":
+        return _WrongError(self.complaint, (name, *self.place))
+
+
+def _wrong(value: Any, expected: str) -> _WrongError:
+    shown = json.dumps(value, default=repr) if not isinstance(value, (dict, list)) else "an object or a list"
+    return _WrongError(f"must be {expected}, not {_short(shown)}")
+
+
+def _short(text: str, most: int = 60) -> str:
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _WrongError(f'"{_short(next(name for name in names if names.count(name) > 1))}" is there twice')
+    return result
+
+
+def _refuse(constant: str) -> Any:
+    raise _WrongError(f"{constant} is no JSON")
+
+
+def _text(value: Any, longest: int = LONGEST_TEXT) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise _wrong(value, f"a text of at most {longest:,} characters")
+    if not value.isascii() and any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in value):
+        raise _wrong(value, "Unicode text")  # U+DC80 to U+DCFF are the bytes of file names that are not UTF-8
+    if "\0" in value:
+        raise _wrong(value, "a text without NUL")
+    return value
+
+
+def _integer(value: Any, low: int = -LARGEST_NUMBER, high: int = LARGEST_NUMBER) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _wrong(value, f"a whole number{_limits(low, high)}")
+    return value
+
+
+def _number(value: Any, low: int = -LARGEST_NUMBER, high: int = LARGEST_NUMBER) -> float:
+    """Whole numbers stay whole: identities depend on how a number was written."""
+    limited = (low, high) != (-LARGEST_NUMBER, LARGEST_NUMBER)
+    good = not isinstance(value, bool) and isinstance(value, (int, float))
+    if good and isinstance(value, float) and not limited:
+        good = math.isfinite(value)
+    elif good:
+        good = low <= value <= high
+    if not good:
+        raise _wrong(value, f"a {'' if limited else 'finite '}number{_limits(low, high)}")
+    return cast(float, value)
+
+
+def _limits(low: int, high: int) -> str:
+    above = f" from {low}" if low > -LARGEST_NUMBER else ""
+    return f"{above} to {high}" if high < LARGEST_NUMBER else above
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Any JSON, of bounded depth and size, with finite numbers."""
+    if depth > DEEPEST:
+        raise _WrongError(f"must not be nested deeper than {DEEPEST} levels")
+    if isinstance(value, dict):
+        return {_text(name): _within(name, lambda item: _plain(item, depth + 1), item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        return _text(value, 10 * LONGEST_TEXT)
+    return value if value is None or isinstance(value, bool) else _number(value)
+
+
+def _within(name: str, item_check: Check, value: Any) -> Any:
+    try:
+        return item_check(value)
+    except _WrongError as error:
+        raise error.inside(name) from None
+
+
+@cache
+def _checker(kind: Any) -> Check:
+    """The function that checks values of a type."""
+    simple: dict[Any, Check] = {Any: _plain, str: _text, int: _integer, float: _number}
+    if kind in simple:
+        return simple[kind]
+    if kind is bool:
+        return lambda value: value if isinstance(value, bool) else _raise(_wrong(value, "true or false"))
+    if kind is None or kind is type(None):
+        return lambda value: value if value is None else _raise(_wrong(value, "null"))
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _limited(*arguments)
+    if origin is Literal:
+        names = ", ".join(map(json.dumps, arguments))
+        return lambda value: value if value in arguments else _raise(_wrong(value, f"one of {names}"))
+    if origin in (Union, types.UnionType):
+        return _any_of([_checker(one) for one in arguments])
+    if origin is tuple and arguments[1:] != (...,):
+        return _row([_checker(one) for one in arguments])
+    if origin in (tuple, list, Sequence):
+        return _list(_checker(arguments[0]), list if origin is list else tuple)
+    if origin in (dict, Mapping):
+        return _mapping(_checker(arguments[1]))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _object(kind)
+    raise TypeError(f"no check for {kind}")
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _limited(kind: Any, limit: Range | Longest) -> Check:
+    if isinstance(limit, Longest):
+        return lambda value: _text(value, limit.length)
+    whole = kind is int
+    return lambda value: (_integer if whole else _number)(value, limit.low, limit.high)
+
+
+def _any_of(checks: Sequence[Check]) -> Check:
+    def read(value: Any) -> Any:
+        complaints = []
+        for one in checks:
+            try:
+                return one(value)
+            except _WrongError as error:
+                complaints.append(error)
+        raise complaints[0]
+
+    return read
+
+
+def _row(checks: Sequence[Check]) -> Check:
+    def read(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or len(value) != len(checks):
+            raise _wrong(value, f"a list of {len(checks)}")
+        return tuple(one(item) for one, item in zip(checks, value, strict=True))
+
+    return read
+
+
+def _list(item_check: Check, kind: Callable[[Any], Any]) -> Check:
+    def read(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or len(value) > LONGEST_LIST:
+            raise _wrong(value, f"a list of at most {LONGEST_LIST:,}")
+        return kind(item_check(item) for item in value)
+
+    return read
+
+
+def _mapping(item_check: Check) -> Check:
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) > LONGEST_LIST:
+            raise _wrong(value, "an object")
+        return {_text(name): _within(name, item_check, item) for name, item in value.items()}
+
+    return read
+
+
+def _object(kind: type) -> Check:
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {one.name: _checker(hints[one.name]) for one in dataclasses.fields(kind) if one.init}
+    needed = [
+        one.name
+        for one in dataclasses.fields(kind)
+        if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+    ]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        if unknown := [name for name in value if name not in fields]:
+            raise _WrongError("is no field of it", (unknown[0],))
+        if missing := [name for name in needed if name not in value]:
+            raise _WrongError("is missing", (missing[0],))
+        return kind(**{name: _within(name, fields[name], item) for name, item in value.items()})
+
+    return read
