@@ -44,6 +44,7 @@ def test_a_run_leaves_its_description_records_and_model(tmp_path: Path) -> None:
     assert Run.from_description(json.loads((outcome.folder / "run.json").read_text())) == run
     assert RunFolder(tmp_path, run).read() == (outcome.records, outcome.status)
     assert outcome.status == Status(run.id, STEPS - 1, "done", "")
+    assert outcome.status.has_provenance and outcome.status.date and outcome.status.threads == 1
     assert outcome.algorithm is not None
     for name, tensor in RunFolder(tmp_path, run).load_model().items():
         assert torch.equal(tensor, outcome.algorithm.state_dict()[name])

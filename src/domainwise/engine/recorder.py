@@ -52,6 +52,9 @@ class Recorder:
         log.debug("%s: evaluated after step %d", run.id, step)
         self.records += rows
 
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.session.device) | {"threads": self.session.run.threads}
+
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self._saved > self.checkpoint_seconds
 
@@ -61,7 +64,7 @@ class Recorder:
 
     def finish(self, status: Status) -> Status:
         """Writes the model, then the status; returns the status with its provenance."""
-        run, status = self.session.run, replace(status, **provenance(self.session.device))
+        run, status = self.session.run, replace(status, **self._provenance())
         self.folder.finish(status, self.session.algorithm.state_dict())
         self.trackers.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())

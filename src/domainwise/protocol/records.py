@@ -63,6 +63,12 @@ class Status:
     device: str = field(default="", compare=False)
     software: str = field(default="", compare=False)
     date: str = field(default="", compare=False)
+    threads: int | None = field(default=None, compare=False)
+
+    @property
+    def has_provenance(self) -> bool:
+        """Whether the device and the software that made the run are known."""
+        return bool(self.device and self.software)
 
 
 class RunFolder:
@@ -232,10 +238,10 @@ def _parse(row: Any) -> Record | Status:
 
 
 def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
-    return "".join(json.dumps(_values(row)) + "\n" for row in rows).encode()
+    return "".join(json.dumps(row_values(row)) + "\n" for row in rows).encode()
 
 
-def _values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
+def row_values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
     """All fields but those that are None, which earlier versions do not know."""
     return {name: value for name, value in asdict(row).items() if value is not None}
 
