@@ -70,6 +70,7 @@ def compare(
     dry_run: options.DryRun = False,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -99,6 +100,7 @@ def compare(
         network=named,
         seed=seed,
         precision=precision,
+        threads=threads,
         hparams=options.parse_hparams(hparam or []),
         weights=weights,
         image_size=image_size,

@@ -39,6 +39,10 @@ def train(
     weights: options.Weights = "",
     steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
     evaluate_every: options.EvaluateEvery = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Fraction of every domain to validate with, not trained on (default: the dataset's)."),
+    ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: options.Precision = "auto",
@@ -50,6 +54,7 @@ def train(
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -71,6 +76,8 @@ def train(
         network=named,
         seed=seed,
         precision=precision,
+        threads=threads,
+        held_out=held_out,
         hparams=options.parse_hparams(hparam or []),
         weights=weights,
         full_curves=full_curves,

@@ -39,16 +39,21 @@ class Recorder:
         """The duration of the training, including what was done before it was interrupted."""
         return time.monotonic() - self._started
 
-    def record(self, step: int, scores: Mapping[Split, tuple[float, float]], seconds: float) -> None:
+    def record(
+        self, step: int, scores: Mapping[Split, tuple[float, float]], seconds: float, training_loss: float
+    ) -> None:
         """Writes one record per split, and the penalties if the run tracks them."""
-        run = self.session.run
-        rows = [Record(run.id, step, *split, *score, round(seconds, 3)) for split, score in scores.items()]
+        run, shared = self.session.run, (round(seconds, 3), training_loss)
+        rows = [Record(run.id, step, *split, *score, *shared) for split, score in scores.items()]
         if "penalties" in run.track:
             self.folder.append_penalties(track_penalties(self.session, step))
         self.folder.append(rows)
         self.trackers.record(step, rows)
         log.debug("%s: evaluated after step %d", run.id, step)
         self.records += rows
+
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.session.device) | {"threads": self.session.run.threads}
 
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self._saved > self.checkpoint_seconds
@@ -59,7 +64,7 @@ class Recorder:
 
     def finish(self, status: Status) -> Status:
         """Writes the model, then the status; returns the status with its provenance."""
-        run, status = self.session.run, replace(status, **provenance(self.session.device))
+        run, status = self.session.run, replace(status, **self._provenance())
         self.folder.finish(status, self.session.algorithm.state_dict())
         self.trackers.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,10 @@ class TrainingResult(Tabular):
 
 Training = Generator[int, None, TrainingResult]
 """A training in progress: yields the number of each step after making it, and returns the result at the end."""
+
+
+LARGE = 2_000_000
+"""Parameters from which a network trains clearly faster on several CPU threads."""
 
 
 class OutOfMemory(UserError):
@@ -141,10 +145,18 @@ def training(
     folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()
     execution = Execution.choose(ranks, run.steps)
-    start = partial(Session, run, data, ranks.device, data_root, execution=execution)
+    available = torch.get_num_threads()  # outside of the run's context: one in a worker of a sweep
+
+    def start() -> Session:
+        session = Session(run, data, ranks.device, data_root, execution=execution)
+        parameters = sum(parameter.numel() for parameter in session.algorithm.parameters())
+        if session.device.type == "cpu" and available > run.threads and parameters >= LARGE:
+            _mention_threads(run.threads, available)
+        return session
+
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from isolated(steps, RunContext(ranks.device, run.precision)))
+        return (yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads)))
     except torch.OutOfMemoryError as error:
         if not ranks.is_rank_zero:
             raise  # printed by this rank, since it may be the only one
@@ -152,6 +164,18 @@ def training(
     gc.collect()  # only here: the error, which is gone now, referred to the run's memory
     torch.cuda.empty_cache()
     raise OutOfMemory(f"{run}: {reason}; lower batch_size, use bf16, or share the GPU with fewer runs")
+
+
+@cache
+def _mention_threads(threads: int, available: int) -> None:
+    """Once per process: results depend on the number of threads, so that it is not taken from the machine."""
+    log.warning(
+        "training uses %d of %d CPU threads; threads=%d is faster, but another run: the number of threads belongs to "
+        "a run's identity, because results differ in rounding",
+        threads,
+        available,
+        available,
+    )
 
 
 def _training(
@@ -197,10 +221,10 @@ def _steps(
             evaluator.launch()
         yield step
         if evaluated:
-            seconds, scores = recorder.seconds, evaluator.results()
-            if ranks.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
+            seconds, scores, training_loss = recorder.seconds, evaluator.results(), session.take_training_loss()
+            if ranks.any(not all(map(math.isfinite, (training_loss, *(loss for _, loss in scores.values()))))):
                 return Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
-            recorder.record(step, scores, seconds)
+            recorder.record(step, scores, seconds, training_loss)
         stopping = ranks.any(interruption.requested)
         if stopping or recorder.checkpoint_due():
             recorder.save_checkpoint()

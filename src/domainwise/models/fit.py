@@ -4,7 +4,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,7 +32,6 @@ def fit(
     algorithm: str = "DAT",
     *,
     test_domains: Sequence[str | int] | str | int = (),
-    held_out: float | None = None,
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
@@ -60,10 +58,6 @@ def fit(
     else:
         dataset = find_dataset(str(environments)).for_network(training.network)
         data = dataset.load(data_root, training.image_size)
-    if held_out is not None:
-        if not 0 <= held_out < 1:
-            raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
-        dataset = replace(dataset, held_out=held_out)
     run = plan_run(dataset, algorithm, test_domains, training)
     with records_folder(out) as folder:
         outcome = train(run, folder, device=device, data_root=data_root, environments=data, progress=progress)

@@ -15,7 +15,7 @@ import numpy as np
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import lock_holder
-from domainwise.core.parsing import Count, Fraction, Longest, Seconds, check, checksum, parse, parse_any, read_file
+from domainwise.core.parsing import Count, Fraction, Longest, Positive, Seconds, check, checksum, parse, parse_any, read_file
 from domainwise.core.weights_file import load_weights, save_weights
 from domainwise.protocol import checkpoint_file
 from domainwise.protocol.checked_lines import SEAL, Extent, append_block, extent, intact, seal, unseal
@@ -43,6 +43,8 @@ class Record:
     accuracy: Fraction
     loss: float
     seconds: Seconds
+    training_loss: float | None = None
+    """The mean loss of the training steps since the evaluation before, the same in all records of a step."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class Status:
     device: str = field(default="", compare=False)
     software: str = field(default="", compare=False)
     date: str = field(default="", compare=False)
+    threads: Positive | None = field(default=None, compare=False)
+
+    @property
+    def has_provenance(self) -> bool:
+        """Whether the device and the software that made the run are known."""
+        return bool(self.device and self.software)
 
 
 @dataclass(frozen=True)
@@ -304,8 +312,13 @@ class RunFolder:
 
 def _append(path: Path, rows: Iterable[Record | PenaltyRecord | Status]) -> None:
     short = (replace(row, reason=row.reason[:LONGEST_REASON]) if isinstance(row, Status) else row for row in rows)
-    if lines := "".join(json.dumps(asdict(row)) + "\n" for row in short).encode():
+    if lines := "".join(json.dumps(row_values(row)) + "\n" for row in short).encode():
         append_block(path, lines)
+
+
+def row_values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
+    """All fields but those that are None, which earlier versions do not know."""
+    return {name: value for name, value in asdict(row).items() if value is not None}
 
 
 def read_columns(lines: bytes, run: Run) -> tuple[dict[str, list[Any]], Status | None]:

@@ -21,7 +21,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import PenaltyRecord, RunFolder, Status, read_columns
 from domainwise.protocol.runs import Run, WeightsReference
-from domainwise.protocol.selection import Curve, Method
+from domainwise.protocol.selection import Curve, Method, known_losses
 from domainwise.sweeps.published import is_published, read_published
 
 
@@ -40,6 +40,7 @@ class Experiment:
     seed: int
     unused: tuple[str, ...]
     """Domains that were neither trained nor tested on."""
+    threads: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +100,7 @@ def experiment(run: Run) -> Experiment:
     unused = tuple(domain for domain in known if domain not in used)
     weights = WeightsReference.parse(run.weights).fingerprint
     facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
-    return Experiment(run.dataset, run.setting, *facts, unused)
+    return Experiment(run.dataset, run.setting, *facts, unused, run.threads)
 
 
 def is_companion(run: Run) -> bool:
@@ -215,6 +216,7 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
         columns, status = read_columns(folder.lines(), folder.run)
         at: dict[tuple[str, str], list[int]] = {}
         values: dict[tuple[str, str], list[float]] = {}
+        losses = dict(zip(columns["step"], columns["training_loss"], strict=True))
         for domain, split, step, score in zip(
             *(columns[name] for name in ("domain", "split", "step", "accuracy")), strict=True
         ):
@@ -230,7 +232,7 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
         return Curve.of(folder.run, records), status
     if status is None:
         folder.check_unfinished()
-    return Curve(folder.run, tuple(steps), accuracy), status
+    return Curve(folder.run, tuple(steps), accuracy, training_loss=known_losses(list(losses.values()))), status
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
