@@ -1,5 +1,6 @@
 """The user's own folder of images as a dataset."""
 
+import math
 import os
 import time
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_every_algorithm_bears_a_class_that_is_missing_from_a_domain(tmp_path: P
     session = Session(run, data.load(image_size=16), torch.device("cpu"))
     for _ in range(run.steps):
         session.step()
-    assert not session.diverged()
+    assert math.isfinite(session.take_training_loss())
 
 
 @pytest.mark.parametrize(

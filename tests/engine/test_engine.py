@@ -11,9 +11,11 @@ import torch
 
 from domainwise.core.errors import UserError
 from domainwise.engine.evaluation import splits_to_evaluate
+from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
+from domainwise.sweeps.collection import read_curve
 from domainwise.sweeps.plan_run import plan_run
 from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
@@ -85,6 +87,20 @@ def test_records_hold_accuracy_and_mean_loss_of_the_network_as_it_stands(tmp_pat
         assert record.accuracy == pytest.approx((logits.argmax(1) == data.labels[rows]).double().mean().item())
         mean_loss = torch.nn.functional.cross_entropy(logits, data.labels[rows]).item()
         assert record.loss == pytest.approx(mean_loss, rel=1e-4)
+
+
+def test_records_hold_the_mean_training_loss_since_the_evaluation_before(tmp_path: Path) -> None:
+    run = plan("ERM", steps=8, evaluate_every=3)
+    session = Session(run, few(), torch.device("cpu"))
+    sums = [0.0]
+    for _ in range(run.steps):
+        session.step()
+        sums.append(session.loss_sum.item())
+    means = {0: sums[1], 3: (sums[4] - sums[1]) / 3, 6: (sums[7] - sums[4]) / 3, 7: sums[8] - sums[7]}
+    trained(run, tmp_path)
+    curve = read_curve(RunFolder(tmp_path, run))[0]
+    assert curve.training_loss == pytest.approx([means[step] for step in curve.steps], rel=1e-5)
+    assert curve.training_loss is not None and curve.until(3).training_loss == pytest.approx(curve.training_loss[:2])
 
 
 def test_training_learns(tmp_path: Path) -> None:
@@ -174,7 +190,7 @@ def test_torchs_random_state_does_not_matter(tmp_path: Path) -> None:
 def test_evaluation_does_not_change_the_training(tmp_path: Path, algorithm: str) -> None:
     often, seldom = (plan(algorithm, steps=6, evaluate_every=every, dropout=0.5) for every in (1, 1000))
     a, b = trained(often, tmp_path), trained(seldom, tmp_path)
-    last = [[replace(record, run="", seconds=0) for record in outcome.records[-5:]] for outcome in (a, b)]
+    last = [[replace(r, run="", seconds=0, training_loss=None) for r in outcome.records[-5:]] for outcome in (a, b)]
     assert last[0] == last[1]
     assert a.algorithm is not None and a.algorithm.training, "dropout goes on after an evaluation"
     assert RunFolder(tmp_path, often).model_file.read_bytes() == RunFolder(tmp_path, seldom).model_file.read_bytes()

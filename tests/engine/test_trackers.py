@@ -56,6 +56,7 @@ def test_a_tracker_hears_what_the_records_say(run: dw.Run, heard: list[tuple[Any
     told = {(step, name): value for _, step, values in heard[1:-1] for name, value in values.items()}
     expected = {(r.step, f"accuracy/{r.domain}/{r.split}"): r.accuracy for r in outcome.records}
     expected |= {(r.step, f"loss/{r.domain}/{r.split}"): r.loss for r in outcome.records}
+    expected |= {(r.step, "loss/training"): r.training_loss for r in outcome.records}
     assert told == expected
 
 

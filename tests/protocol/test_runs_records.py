@@ -226,7 +226,7 @@ def test_evaluations_start_at_the_first_step_and_include_the_last(steps: int, ev
 
 def rows(run: Run, steps: int = 3) -> list[Record]:
     return [
-        Record(run.id, step, domain, split, 0.1 + step / 7, 2.3 / (step + 1), step / 3)
+        Record(run.id, step, domain, split, 0.1 + step / 7, 2.3 / (step + 1), step / 3, 1 / (step + 3))
         for step in range(steps)
         for domain, split in [("scene1", "out"), ("scene3", "in"), ("größer", "out")]
     ]
@@ -251,6 +251,13 @@ def test_a_record_is_one_flat_json_row(folder: RunFolder, run: Run) -> None:
     lines = folder.records_file.read_text().splitlines()
     assert [json.loads(line) for line in lines] == [asdict(row) for row in [*rows(run), end(run)]]
     assert all(not isinstance(value, (dict, list)) for line in lines for value in json.loads(line).values())
+
+
+def test_records_without_a_training_loss_are_those_of_earlier_versions(folder: RunFolder, run: Run) -> None:
+    earlier = [replace(row, training_loss=None) for row in rows(run)]
+    folder.append(earlier)
+    assert "training_loss" not in folder.records_file.read_text()
+    assert folder.read() == (earlier, None)
 
 
 @pytest.mark.parametrize("last", ["record", "status"])

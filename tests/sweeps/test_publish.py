@@ -154,10 +154,12 @@ def test_a_run_that_failed_before_its_first_evaluation_is_published_as_such(tmp_
     assert collect(tmp_path / "published").curves == () and collect(tmp_path / "published").runs == (run,)
 
 
-def test_penalties_and_audits_are_published_too(tmp_path: Path) -> None:
+def test_penalties_audits_and_training_losses_are_published_too(tmp_path: Path) -> None:
     run = replace(PLAN.runs()[0], track=("penalties",))
-    keep(tmp_path / "sweep", run, random.Random(3))
     kept = RunFolder(tmp_path / "sweep", run)
+    kept.create()
+    found = [replace(row, training_loss=1.23456 + row.step) for row in rows(run, random.Random(3))]
+    kept.append([*found, Status(run.id, run.steps - 1, "done", "")])
     kept.append_penalties([PenaltyRecord(run.id, 0, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
     kept.save_audit({"sentence": "Follows colour."})
     publish(tmp_path / "sweep", tmp_path / "published")
@@ -167,6 +169,9 @@ def test_penalties_and_audits_are_published_too(tmp_path: Path) -> None:
     unpack(tmp_path / "published", tmp_path / "again")
     again = RunFolder(tmp_path / "again", run)
     assert again.read_audit() == one.audit and tuple(again.read_penalties()) == one.penalties
+    assert {row.training_loss for row in again.read()[0]} == set(one.training_loss)
+    (published,), (own,) = collect(tmp_path / "published").curves, collect(tmp_path / "sweep").curves
+    assert published.training_loss == pytest.approx(own.training_loss, rel=1e-2)
 
 
 def test_the_commands(sweep: Path, tmp_path: Path, domainwise: Command) -> None:

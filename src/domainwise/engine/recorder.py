@@ -39,10 +39,12 @@ class Recorder:
         """The duration of the training, including what was done before it was interrupted."""
         return time.monotonic() - self._started
 
-    def record(self, step: int, scores: Mapping[Split, tuple[float, float]], seconds: float) -> None:
+    def record(
+        self, step: int, scores: Mapping[Split, tuple[float, float]], seconds: float, training_loss: float
+    ) -> None:
         """Writes one record per split, and the penalties if the run tracks them."""
-        run = self.session.run
-        rows = [Record(run.id, step, *split, *score, round(seconds, 3)) for split, score in scores.items()]
+        run, shared = self.session.run, (round(seconds, 3), training_loss)
+        rows = [Record(run.id, step, *split, *score, *shared) for split, score in scores.items()]
         if "penalties" in run.track:
             self.folder.append_penalties(track_penalties(self.session, step))
         self.folder.append(rows)

@@ -56,6 +56,7 @@ class Session:
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
         self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
         self.loss_sum = torch.zeros((), device=device)
+        self.loss_steps = 0
         self.next_step = 0
         self.execution = execution or Execution.choose(Ranks(device), run.steps)
         self.execution.check(self.algorithm, run.network)
@@ -76,13 +77,17 @@ class Session:
         else:
             self.captured(self.update)
         self.next_step += 1
+        self.loss_steps += 1
 
     def update(self) -> None:
         self.loss_sum += self.algorithm.step(*self.batches.current())
 
-    def diverged(self) -> bool:
-        """Whether any loss since the start was NaN or infinite: then their sum is, too."""
-        return not bool(torch.isfinite(self.loss_sum))
+    def take_training_loss(self) -> float:
+        """The mean loss of the steps since the last call; NaN or infinite if one of them was."""
+        loss = self.loss_sum.item() / max(1, self.loss_steps)
+        self.loss_sum.zero_()  # in place: captured steps add to this tensor
+        self.loss_steps = 0
+        return loss
 
     def state(self) -> dict[str, Any]:
         """Everything later steps depend on."""
@@ -90,6 +95,7 @@ class Session:
         return {
             "next_step": self.next_step,
             "loss_sum": self.loss_sum,
+            "loss_steps": self.loss_steps,
             "algorithm": self.algorithm.state(),
             "batches": self.batches.state(),
             "augmentation": self.augmentation.get_state(),
@@ -105,6 +111,7 @@ class Session:
             raise UserError(message, argument="device")
         self.next_step = state["next_step"]
         self.loss_sum.copy_(state["loss_sum"])
+        self.loss_steps = state.get("loss_steps", self.next_step)  # earlier versions summed from the start
         self.algorithm.load_state(state["algorithm"])
         self.batches.load_state(state["batches"])
         self.augmentation.set_state(state["augmentation"])

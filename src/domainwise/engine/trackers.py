@@ -22,7 +22,7 @@ class Tracker(Protocol):
     """Receives the evaluations of one run."""
 
     def record(self, step: int, values: dict[str, float]) -> None:
-        """The evaluation after a step: "accuracy/<domain>/<split>" and "loss/<domain>/<split>"."""
+        """The evaluation after a step: "accuracy/<domain>/<split>", "loss/<domain>/<split>" and "loss/training"."""
 
     def end(self, status: Status | None) -> None:
         """The run ended with this status; None if it was stopped and can be continued."""
@@ -130,6 +130,8 @@ class Trackers:
         for record in records:
             values[f"accuracy/{record.domain}/{record.split}"] = record.accuracy
             values[f"loss/{record.domain}/{record.split}"] = record.loss
+            if record.training_loss is not None:
+                values["loss/training"] = record.training_loss
         self._each(lambda tracker: tracker.record(step, values))
 
     def end(self, status: Status | None) -> None:

@@ -197,10 +197,10 @@ def _steps(
             evaluator.launch()
         yield step
         if evaluated:
-            seconds, scores = recorder.seconds, evaluator.results()
-            if ranks.any(session.diverged() or not all(math.isfinite(loss) for _, loss in scores.values())):
+            seconds, scores, training_loss = recorder.seconds, evaluator.results(), session.take_training_loss()
+            if ranks.any(not all(map(math.isfinite, (training_loss, *(loss for _, loss in scores.values()))))):
                 return Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
-            recorder.record(step, scores, seconds)
+            recorder.record(step, scores, seconds, training_loss)
         stopping = ranks.any(interruption.requested)
         if stopping or recorder.checkpoint_due():
             recorder.save_checkpoint()

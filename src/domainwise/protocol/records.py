@@ -35,6 +35,8 @@ class Record:
     accuracy: float
     loss: float
     seconds: float
+    training_loss: float | None = None
+    """The mean loss of the training steps since the evaluation before, the same in all records of a step."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,12 @@ def _parse(row: Any) -> Record | Status:
 
 
 def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
-    return "".join(json.dumps(asdict(row)) + "\n" for row in rows).encode()
+    return "".join(json.dumps(_values(row)) + "\n" for row in rows).encode()
+
+
+def _values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
+    """All fields but those that are None, which earlier versions do not know."""
+    return {name: value for name, value in asdict(row).items() if value is not None}
 
 
 def read_rows(path: Path, row: Callable[[Any], T]) -> list[T]:

@@ -64,26 +64,37 @@ class Curve:
     steps: tuple[int, ...]
     accuracy: Mapping[tuple[str, str], Floats]  # (domain, split) -> one value per step
     companions: Mapping[str, "Curve"] = field(default_factory=dict)
+    training_loss: Floats | None = None
+    """The mean loss of the training steps since the evaluation before; None in records of earlier versions."""
 
     @classmethod
     def of(cls, run: Run, records: Iterable[Record]) -> "Curve":
         values: dict[tuple[str, str], dict[int, float]] = {}
+        losses: dict[int, float | None] = {}
         for record in records:
             values.setdefault((record.domain, record.split), {})[record.step] = record.accuracy
+            losses[record.step] = record.training_loss
         steps = tuple(sorted(set.intersection(*(set(v) for v in values.values())))) if values else ()
-        return cls(run, steps, {part: np.array([v[step] for step in steps]) for part, v in values.items()})
+        accuracy = {part: np.array([v[step] for step in steps]) for part, v in values.items()}
+        return cls(run, steps, accuracy, training_loss=known_losses([losses[step] for step in steps]))
 
     def until(self, step: int) -> "Curve":
         """The same run as if it had ended after this step."""
         count = sum(evaluated <= step for evaluated in self.steps)
         accuracy = {part: values[:count] for part, values in self.accuracy.items()}
-        return replace(self, steps=self.steps[:count], accuracy=accuracy)
+        losses = None if self.training_loss is None else self.training_loss[:count]
+        return replace(self, steps=self.steps[:count], accuracy=accuracy, training_loss=losses)
 
     def mean(self, domains: Sequence[str], split: str) -> Floats | None:
         """The mean accuracy over domains, per step; None where one was not evaluated."""
         curves = [self.accuracy.get((domain, split)) for domain in domains]
         known = [curve for curve in curves if curve is not None]
         return np.mean(known, axis=0) if known and len(known) == len(curves) else None
+
+
+def known_losses(losses: Sequence[float | None]) -> Floats | None:
+    """The training losses of a curve's evaluations; None if one was not recorded."""
+    return None if not losses or None in losses else np.array(losses, dtype=np.float64)
 
 
 @dataclass(frozen=True)

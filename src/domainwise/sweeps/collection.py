@@ -21,7 +21,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
 from domainwise.protocol.runs import Run, WeightsReference
-from domainwise.protocol.selection import Curve, Method
+from domainwise.protocol.selection import Curve, Method, known_losses
 from domainwise.sweeps.published import is_published, read_published
 
 
@@ -221,8 +221,10 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
         status = Status(**rows.pop()) if rows and "status" in rows[-1] else None
         at: dict[tuple[str, str], list[int]] = {}
         values: dict[tuple[str, str], list[float]] = {}
+        losses: dict[int, float | None] = {}
         for row in rows:
             part = (row["domain"], row["split"])
+            losses[row["step"]] = row.get("training_loss")
             at.setdefault(part, []).append(row["step"])
             values.setdefault(part, []).append(row["accuracy"])
         steps = next(iter(at.values()), [])
@@ -234,7 +236,7 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
     except (ValueError, TypeError, KeyError):
         records, status = folder.read()
         return Curve.of(folder.run, records), status
-    return Curve(folder.run, tuple(steps), accuracy), status
+    return Curve(folder.run, tuple(steps), accuracy, training_loss=known_losses(list(losses.values()))), status
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:

@@ -2,7 +2,7 @@
 
 The file holds a line per run: its description, how it ended, and its evaluations. Accuracies are exactly those
 recorded, so that every selection rule chooses from them what it chose from the sweep's folder; losses keep three
-digits, seconds one decimal. The sweep's plans lie beside it, its models do not.
+digits (those of the training too), seconds one decimal. The sweep's plans lie beside it, its models do not.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.protocol.records import PenaltyRecord, Record, Status
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve
+from domainwise.protocol.selection import Curve, known_losses
 
 FILE = "runs.jsonl.gz"
 
@@ -39,6 +39,8 @@ class PublishedRun:
     loss: Mapping[DomainSplit, Sequence[float]]
     penalties: tuple[PenaltyRecord, ...] = ()
     audit: Mapping[str, Any] | None = None
+    training_loss: tuple[float, ...] = ()
+    """Empty, or one value per evaluation."""
 
     @classmethod
     def of(
@@ -53,21 +55,24 @@ class PublishedRun:
         rows: dict[DomainSplit, dict[int, Record]] = {}
         for record in records:
             rows.setdefault((record.domain, record.split), {})[record.step] = record
-        steps = Curve.of(run, records).steps
+        curve = Curve.of(run, records)
+        steps = curve.steps
         seconds = [round(next(iter(rows.values()))[step].seconds, 1) for step in steps]
         accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
         loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
-        return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit)
+        losses = tuple(_digits(value, 3) for value in curve.training_loss) if curve.training_loss is not None else ()
+        return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit, losses)
 
     @property
     def curve(self) -> Curve:
         values = {part: np.array(accuracies, dtype=np.float64) for part, accuracies in self.accuracy.items()}
-        return Curve(self.run, self.steps, values)
+        return Curve(self.run, self.steps, values, training_loss=known_losses(self.training_loss))
 
     def records(self) -> list[Record]:
         """As the rows of a run's folder."""
+        losses = self.training_loss or [None] * len(self.steps)
         return [
-            Record(self.run.id, step, *part, self.accuracy[part][i], self.loss[part][i], self.seconds[i])
+            Record(self.run.id, step, *part, self.accuracy[part][i], self.loss[part][i], self.seconds[i], losses[i])
             for i, step in enumerate(self.steps)
             for part in self.accuracy
         ]
@@ -77,6 +82,7 @@ class PublishedRun:
         row |= {"steps": self.steps, "seconds": self.seconds, "parts": list(self.accuracy)}
         row |= {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
         row |= {"penalties": [astuple(one)[1:] for one in self.penalties], "audit": self.audit}
+        row |= {"training_loss": self.training_loss} if self.training_loss else {}
         return json.dumps(row, separators=(",", ":"))
 
     @classmethod
@@ -88,7 +94,8 @@ class PublishedRun:
         penalties = tuple(PenaltyRecord(run.id, *values) for values in row["penalties"])
         steps, seconds = tuple(row["steps"]), tuple(row["seconds"])
         status, audit = Status(**row["status"]), row["audit"]
-        return cls(run, status, steps, seconds, values["accuracy"], values["loss"], penalties, audit)
+        losses = tuple(row.get("training_loss", ()))
+        return cls(run, status, steps, seconds, values["accuracy"], values["loss"], penalties, audit, losses)
 
 
 def is_published(folder: Path) -> bool:
