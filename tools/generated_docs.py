@@ -65,12 +65,12 @@ def minus(results: Results, name: str, rule: str, **conditions: str) -> str:
 
 
 def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
-    """How far a method is from ERM or another, over how many pairs of runs."""
+    """How far a method is from ERM or another, over how many pairs of runs, and whether that is clear."""
     row = results.row(name, rule, **conditions)
     if row is None or row.difference is None:
         return NOT_RUN
-    gap = row.difference
-    return f"{gap} points over {gap.n} pairs of runs (ahead in {gap.ahead}, sign test p = {gap.sign_p:.2g})"
+    clear = "clear" if row.difference.clear else "not clear"
+    return f"{row.difference.measured.removesuffix(')')}, {clear})"
 
 
 def searched(results: Results, name: str, rule: str, draws: str) -> str:
@@ -108,7 +108,10 @@ def paper(results: Results, name: str) -> str:
             labels = str(cell.method), str(cell.column), cell.paper.selection
             rows.append([*labels, *numbers, verdict(cell), cell.effort])
     headings = ("algorithm", "unseen", "selection", "paper", "ours", "verdict", "draws x trials x steps")
-    notes = [f"Unlike the paper: {'; '.join(replace(compared, cells=tuple(cells)).differences)}."]
+    notes = [
+        paper_comparison.ERRORS,
+        f"Unlike the paper: {'; '.join(replace(compared, cells=tuple(cells)).differences)}.",
+    ]
     run = {cell.method for cell in cells if cell.mean is not None}
     missing = [
         str(cell.method) if cell.method not in run else f"{cell.method} on {cell.column}"
@@ -191,7 +194,7 @@ def _last_penalties(results: Results) -> dict[str, dict[tuple[str, int, int], di
 
 def _small(values: Sequence[float]) -> str:
     value: Estimate = estimate(values)
-    return f"{value.mean:.2g} ± {value.error:.1g}" if value.n > 1 else f"{value.mean:.2g}"
+    return f"{value.mean:.2g}" if value.error is None else f"{value.mean:.2g} ± {value.error:.1g}"
 
 
 def figure(results: Results, name: str) -> str:

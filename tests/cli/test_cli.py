@@ -292,7 +292,12 @@ def test_the_demo_from_end_to_end(
     again = domainwise(*command)
     assert again.status == 0
     words = " ".join(again.out.split())
-    assert "DAT is" in words and "points over 4 pairs of runs" in words and "training-domain" in words
+    assert (
+        "DAT is" in words
+        and "points over 4 pairs (p = " in words
+        and "Clear: p at most 0.017" in words
+        and "training-domain" in words
+    )
     assert all(str(picture) in words for picture in pictures)
 
 

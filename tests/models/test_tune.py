@@ -183,13 +183,16 @@ def test_a_real_gap_is_shipped_and_noise_is_not(tmp_path: Path) -> None:
     plan = search(trials=3)
     record(plan, tmp_path / "real", noisy(0.1))
     real = comparison(plan, tmp_path / "real")
-    assert real.winner == "DAT" and real.clear("DAT") and real.baseline == "ERM"
-    assert real.sentence.startswith("Ship DAT: on the domains left out it is ahead of ERM by +")
-    assert "over 9 pairs of runs" in real.sentence and real.chosen().algorithm == "DAT"
+    assert real.winner == "DAT" and real.gaps["DAT"].clear and real.baseline == "ERM"
+    assert real.sentence.startswith("Ship DAT: on the domains left out, DAT is clearly ahead of ERM: +")
+    assert real.table.sentence("DAT") in real.sentence, "as in every table"
+    assert "over 9 pairs (p = " in real.sentence and real.chosen().algorithm == "DAT"
     record(plan, tmp_path / "noise", noisy(0.0))
     noise = comparison(plan, tmp_path / "noise")
-    assert noise.winner == "ERM" and not noise.clear("DAT")
-    assert noise.sentence.startswith("Ship ERM: nothing is ahead of it by more than noise (the best other, DAT:")
+    assert noise.winner == "ERM" and not noise.gaps["DAT"].clear
+    assert noise.sentence.startswith(
+        "Ship ERM: on the domains left out, no other is clearly ahead of it; DAT is not clearly different from ERM: "
+    )
 
 
 def test_the_p_value_is_that_of_a_paired_t_test(tmp_path: Path) -> None:
@@ -204,7 +207,7 @@ def test_the_p_value_is_that_of_a_paired_t_test(tmp_path: Path) -> None:
         for name in ("ERM", "DAT")
     }
     expected = stats.ttest_rel(pairs["DAT"], pairs["ERM"]).pvalue
-    assert comparison(plan, tmp_path).p("DAT") == pytest.approx(expected)
+    assert comparison(plan, tmp_path).gaps["DAT"].p == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("trials", "p"), [(1, 1 / 4), (2, 1 / 32), (3, 1 / 256)])
@@ -213,7 +216,7 @@ def test_gaps_that_are_all_equal_are_no_surer_than_pairs_that_agree(tmp_path: Pa
     plan = search(draws=1, trials=trials)
     record(plan, tmp_path, lambda run, _: 0.75 + 0.05 * (run.algorithm == "DAT"))
     found = comparison(plan, tmp_path)
-    assert found.p("DAT") == pytest.approx(p) and found.winner == ("ERM" if trials == 1 else "DAT")
+    assert found.gaps["DAT"].p == pytest.approx(p) and found.winner == ("ERM" if trials == 1 else "DAT")
 
 
 def test_selection_does_not_look_at_the_domain_left_out(tmp_path: Path) -> None:
@@ -224,20 +227,6 @@ def test_selection_does_not_look_at_the_domain_left_out(tmp_path: Path) -> None:
     assert result.table.rows[0].average is not None and result.table.rows[0].average.mean == pytest.approx(50)
     assert result.sentence == "Only ERM was tried: nothing to compare it with."
     assert result.chosen().number == 1, "but for the model of all domains, the domains left out decide"
-
-
-def test_many_comparisons_need_clearer_gaps(tmp_path: Path) -> None:
-    names = ("ERM", "DAT", "IRM", "UAT", "Mixup", "AT", "WRM", "SagNet", "RSC", "GroupDRO", "VREx")
-    for seed in range(60):
-        out = tmp_path / str(seed)
-        plan = search(("ERM", "DAT"), draws=1, trials=3)
-        record(plan, out, noisy(0.02, seed))
-        two = comparison(plan, out)
-        if 0.005 < two.p("DAT") <= 0.05 and two.gaps["DAT"].mean > 0:
-            break
-    assert two.clear("DAT")
-    more = replace(two, gaps={**two.gaps, **dict.fromkeys(names[2:], two.gaps["DAT"])})
-    assert not more.clear("DAT") and more.winner == "ERM"
 
 
 def test_the_baseline_is_the_first_where_erm_is_not_tried(tmp_path: Path) -> None:

@@ -7,12 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from domainwise.cli.output import print_json
 from domainwise.protocol.records import Record
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Curve, Method, Selection, select
-from domainwise.protocol.statistics import Difference, Estimate, Scores, average, estimate, paired, selected
+from domainwise.protocol.statistics import (
+    Difference,
+    Estimate,
+    Scores,
+    average,
+    estimate,
+    paired,
+    selected,
+    student_t_tails,
+)
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import AccuracyTable
 from scores import by_column, scores
@@ -159,21 +169,24 @@ def test_selected_keeps_algorithms_domains_and_trials_apart() -> None:
 # statistics
 
 
-def test_an_estimate_is_the_mean_and_the_population_error() -> None:
+def test_an_estimate_is_the_mean_and_its_standard_error() -> None:
     result = estimate([70.0, 72.0, 77.0])
-    assert result == Estimate(73.0, pytest.approx(math.sqrt(26 / 3) / math.sqrt(3)), 3)
-    assert str(result) == "73.0 ± 1.7"
-    assert estimate([5.0]) == Estimate(5.0, 0.0, 1)
+    assert result == Estimate(73.0, pytest.approx(math.sqrt(26 / 2) / math.sqrt(3)), 3)
+    assert str(result) == "73.0 ± 2.1"
+    assert estimate([5.0]) == Estimate(5.0, None, 1) and str(estimate([5.0])) == "5.0"
+    population = np.std([70.0, 72.0, 77.0]) / math.sqrt(3)
+    assert result.as_domainbed() == Estimate(73.0, pytest.approx(population), 3), "as in DomainBed's tables"
+    assert estimate([5.0]).as_domainbed() == estimate([5.0])
 
 
 def test_the_average_takes_the_domain_mean_of_each_trial_first() -> None:
     found = by_column({"a": {0: 10.0, 1: 30.0}, "b": {0: 30.0, 1: 10.0}, "c": {0: 20.0, 1: 26.0}})
-    assert average(found, list(found)) == Estimate(pytest.approx(21.0), pytest.approx(1 / math.sqrt(2)), 2)
+    assert average(found, list(found)) == Estimate(pytest.approx(21.0), pytest.approx(1.0), 2)
 
 
 def test_the_average_uses_only_trials_that_have_every_domain() -> None:
     columns = [Column("a"), Column("b")]
-    assert average(by_column({"a": {0: 10.0, 1: 99.0}, "b": {0: 20.0}}), columns) == Estimate(15.0, 0.0, 1)
+    assert average(by_column({"a": {0: 10.0, 1: 99.0}, "b": {0: 20.0}}), columns) == Estimate(15.0, None, 1)
     assert average(by_column({"a": {0: 10.0}, "b": {1: 20.0}}), columns) is None
     assert average(by_column({"a": {0: 10.0}}), columns) is None
 
@@ -206,22 +219,42 @@ def test_differences_of_nothing_and_of_one_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "n", "verdict"),
+    ("mean", "error", "n", "comparisons", "verdict"),
     [
-        (3.1, 1.0, 12, "clearly ahead of"),
-        (2.9, 1.0, 12, "not clearly different from"),
-        (3.0, 1.0, 12, "not clearly different from"),
-        (-3.1, 1.0, 12, "clearly behind"),
-        (-2.9, 1.0, 12, "not clearly different from"),
-        (0.0, 0.0, 12, "not clearly different from"),
-        (9.0, None, 1, "not clearly different from"),
-        (9.0, 1.0, 3, "not clearly different from"),
-        (5.0, 0.0, 2, "not clearly different from"),
-        (9.0, 1.0, 4, "clearly ahead of"),
+        (2.3, 1.0, 12, 1, "clearly ahead of"),  # p = 0.042
+        (2.1, 1.0, 12, 1, "not clearly different from"),  # p = 0.060
+        (2.3, 1.0, 12, 2, "not clearly different from"),
+        (3.1, 1.0, 12, 2, "clearly ahead of"),  # p = 0.010
+        (-3.1, 1.0, 12, 2, "clearly behind"),
+        (0.0, 0.0, 12, 1, "not clearly different from"),
+        (5.0, 0.0, 12, 1, "clearly ahead of"),
+        (5.0, 0.0, 12, 200, "not clearly different from"),  # pairs that agree are no surer than a sign test
+        (9.0, None, 1, 1, "not clearly different from"),
+        (9.0, 0.0, 5, 1, "not clearly different from"),
+        (9.0, 0.0, 6, 1, "clearly ahead of"),
     ],
 )
-def test_three_standard_errors_of_four_pairs_are_clear(mean: float, error: float | None, n: int, verdict: str) -> None:
-    assert Difference(mean, error, ahead=0, behind=0, n=n).verdict == verdict
+def test_what_is_clear(mean: float, error: float | None, n: int, comparisons: int, verdict: str) -> None:
+    found = Difference(mean, error, ahead=0, behind=0, n=n, comparisons=comparisons)
+    assert found.verdict == verdict and found.clear == verdict.startswith("clearly")
+    assert found.as_json()["verdict"] == verdict and found.as_json()["p"] == found.p
+    assert found.sentence("DAT", "ERM").startswith(f"DAT is {verdict} ERM: {found} points over {n} pair")
+
+
+@pytest.mark.parametrize("dof", [1, 2, 5, 11, 19, 100, 1000])
+def test_the_tails_of_students_distribution_are_scipys(dof: int) -> None:
+    for t in (0.0, 1e-9, 0.3, 1.0, 1.0001, 2.0, 4.5, 40.0):
+        assert student_t_tails(t, dof) == pytest.approx(2 * stats.t.sf(t, dof), rel=1e-8, abs=1e-290)
+        assert student_t_tails(-t, dof) == student_t_tails(t, dof)
+
+
+def test_p_is_that_of_a_paired_t_test_and_of_pairs_that_agree_at_least() -> None:
+    gaps = [1.0, 3.0, -2.0, 4.0, 2.5, 0.5, 1.5]
+    found = paired(by_column({"a": dict(enumerate(gaps))}), by_column({"a": dict.fromkeys(range(len(gaps)), 0.0)}))
+    assert found is not None and found.p == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue)
+    alike = Difference(5.0, 1e-6, ahead=7, behind=0, n=7)
+    assert alike.p == stats.binomtest(7, 7).pvalue == 2**-6
+    assert "(p = 0.016)" in alike.measured and "(p < 0.0001)" in Difference(5.0, 0.1, 20, 0, 20).measured
 
 
 # tables
@@ -252,8 +285,8 @@ def test_rows_come_in_the_order_asked_for_and_columns_sorted() -> None:
 
 def test_the_best_of_every_column_is_bold() -> None:
     cells = rendered(table())
-    assert cells["ERM"] == ["61.0 ± 0.7", "[bold]81.0 ± 0.7[/bold]", "71.0 ± 0.7", ""]
-    assert cells["DAT"][:3] == ["[bold]71.5 ± 1.1[/bold]", "80.0 ± 0.7", "[bold]75.8 ± 0.9[/bold]"]
+    assert cells["ERM"] == ["61.0 ± 1.0", "[bold]81.0 ± 1.0[/bold]", "71.0 ± 1.0", ""]
+    assert cells["DAT"][:3] == ["[bold]71.5 ± 1.5[/bold]", "80.0 ± 1.0", "[bold]75.8 ± 1.2[/bold]"]
     assert cells["IRM"][:2] == ["50.0", "not run"]
 
 
@@ -280,16 +313,29 @@ def test_the_average_of_an_algorithm_that_misses_a_domain_is_no_average() -> Non
 
 def test_the_sentence_says_what_it_means() -> None:
     by_name = {
-        "ERM": {"a": dict.fromkeys(range(4), 80.0)},
-        "DAT": {"a": {0: 86.0, 1: 87.0, 2: 86.0, 3: 87.0}},
-        "UAT": {"a": {0: 74.0, 1: 73.0, 2: 74.0, 3: 73.0}},
-        "IRM": {"a": {0: 70.0, 1: 90.0, 2: 70.0, 3: 90.0}},
+        "ERM": {"a": dict.fromkeys(range(8), 80.0)},
+        "DAT": {"a": {trial: 86.0 + trial % 2 for trial in range(8)}},
+        "UAT": {"a": {trial: 74.0 - trial % 2 for trial in range(8)}},
+        "IRM": {"a": {trial: 70.0 + 20 * (trial % 2) for trial in range(8)}},
     }
-    sentences = {name: table(scores(by_name), tuple(by_name)).sentence(name) for name in by_name}
-    assert "DAT is clearly ahead of ERM: +6.5 ± 0.3 points over 4 pairs" in sentences["DAT"]
-    assert "ahead in 4" in sentences["DAT"]
-    assert "UAT is clearly behind ERM" in sentences["UAT"] and "ahead in 0" in sentences["UAT"]
-    assert "IRM is not clearly different from ERM" in sentences["IRM"]
+    found = table(scores(by_name), tuple(by_name))
+    assert found.sentence("DAT") == "DAT is clearly ahead of ERM: +6.5 ± 0.2 points over 8 pairs (p = 0.0078)."
+    assert found.sentence("UAT").startswith("UAT is clearly behind ERM: -6.5 ± 0.2 points over 8 pairs")
+    assert found.sentence("IRM") == "IRM is not clearly different from ERM: +0.0 ± 3.8 points over 8 pairs (p = 1)."
+    assert found.test.startswith("Clear: p at most 0.017 (5 % for the 3 comparisons together) by a paired t-test")
+    assert "says nothing about others" in found.test and table(scores({"ERM": by_name["ERM"]})).test == ""
+
+
+def test_more_methods_in_a_table_make_each_comparison_stricter() -> None:
+    rng = np.random.default_rng(0)
+    erm = {"a": dict.fromkeys(range(12), 80.0)}
+    dat = {"a": dict(enumerate(80.0 + rng.normal(0.7, 1.0, 12)))}
+    alone = table(scores({"ERM": erm, "DAT": dat}), ()).rows
+    p = next(row.difference.p for row in alone if row.difference is not None)
+    assert 0.005 < p <= 0.05 and all(row.difference is None or row.difference.clear for row in alone)
+    many = table(scores({"ERM": erm, "DAT": dat} | {f"M{i}": dat for i in range(9)}), ()).rows
+    assert {row.difference.comparisons for row in many if row.difference is not None} == {10}
+    assert not any(row.difference is not None and row.difference.clear for row in many)
 
 
 @pytest.mark.parametrize(

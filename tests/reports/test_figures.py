@@ -4,6 +4,7 @@ import base64
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from commands import exit_status
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Method
-from domainwise.protocol.statistics import expected
+from domainwise.protocol.statistics import Estimate, expected
 from domainwise.reports.figures import FIGURES, Drawing, TooFew, draw
 from domainwise.reports.figures.measure import Fit, Point, adjusted, levels
 from domainwise.reports.figures.over_time import _limits
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page.write import write_page
-from domainwise.reports.style import slots
+from domainwise.reports.style import GROUND, slots
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan_run import plan_run
+from domainwise.sweeps.tables import tables
 
 SCENES = ("scene1", "scene2")
 
@@ -165,35 +167,47 @@ def test_methods_stand_in_order_with_their_averages(tmp_path: Path) -> None:
             for j, unseen in enumerate(("scene1", "scene2", "scene3", "scene4")):
                 keep(tmp_path, level + 0.02 * trial + 0.01 * j, unseen, algorithm, trial=trial)
     drawing = drawn("methods", tmp_path)
-    (axis,) = drawing.figure.axes
+    axis, differences = drawing.figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["IRM", "ERM", "DAT"]
-    means = [bar.lines[0].get_xdata()[0] for bar in axis.containers]
-    assert means == pytest.approx([52.5, 62.5, 72.5])
-    assert drawing.sentences == ["best on average: DAT, 72.5 ± 0.7 %"]
+    assert [bar.lines[0].get_xdata()[0] for bar in axis.containers] == pytest.approx([52.5, 62.5, 72.5])
+    assert [bar.lines[0].get_xdata()[0] for bar in differences.containers] == pytest.approx([-10, 10])
+    (table,) = tables(collect(tmp_path))
+    assert drawing.sentences == [table.sentence("DAT"), table.sentence("IRM")], "the words of the table"
+    assert drawing.sentences[0].startswith("DAT is clearly ahead of ERM: +10.0 ± 0.0 points over 8 pairs")
     with pytest.raises(TooFew, match="two methods"):
         drawn("methods", tmp_path, algorithms=["DAT"])
 
 
 @pytest.mark.filterwarnings("error")
-def test_methods_that_tie_are_all_named(tmp_path: Path) -> None:
+def test_methods_that_tie_are_hollow_dots_at_zero(tmp_path: Path) -> None:
     for algorithm, level in (("ERM", 0.5), ("CORAL", 0.5), ("DAT", 0.5)):
         for unseen in ("scene1", "scene2", "scene3", "scene4"):
             keep(tmp_path, level, unseen, algorithm)
     drawing = drawn("methods", tmp_path)
-    (sentence,) = drawing.sentences
-    assert sentence.startswith("best on average, alike: ") and all(
-        f"{name}, 50.0 %" in sentence for name in ("ERM", "CORAL", "DAT")
-    )
-    low, high = drawing.figure.axes[0].get_xlim()
+    assert all("is not clearly different from ERM: +0.0 ± 0.0 points" in sentence for sentence in drawing.sentences)
+    averages, differences = drawing.figure.axes
+    dots = [bar.lines[0] for bar in differences.containers]
+    assert [dot.get_xdata()[0] for dot in dots] == [0, 0] and {dot.get_markerfacecolor() for dot in dots} == {GROUND}
+    low, high = averages.get_xlim()
     assert low < 50 < high
+
+
+def test_methods_without_the_baseline_are_not_compared(tmp_path: Path) -> None:
+    for algorithm in ("CORAL", "DAT"):
+        for unseen in ("scene1", "scene2", "scene3", "scene4"):
+            keep(tmp_path, 0.5, unseen, algorithm)
+    drawing = drawn("methods", tmp_path)
+    assert len(drawing.figure.axes) == 1
+    assert drawing.sentences == ["ERM was not run here: differences to it cannot be tested."]
 
 
 def test_a_method_far_below_is_a_number_at_the_edge(tmp_path: Path) -> None:
     for algorithm, level in (("ERM", 0.6), ("DAT", 0.7), ("IRM", 0.1)):
         for unseen in ("scene1", "scene2", "scene3", "scene4"):
             keep(tmp_path, level, unseen, algorithm)
-    (axis,) = drawn("methods", tmp_path).figure.axes
+    axis, differences = drawn("methods", tmp_path).figure.axes
     assert [text.get_text() for text in axis.texts] == ["◂ 10.0"] and len(axis.containers) == 2
+    assert len(differences.containers) == 1, "one far below does not squeeze the differences either"
     left, right = axis.get_xlim()
     assert 50 < left < 60 and 70 < right < 75
 
@@ -232,7 +246,10 @@ def test_norms_are_selected_apart(tmp_path: Path) -> None:
         for trial, value in enumerate(values):
             keep(tmp_path, value, hparams={"norm": norm}, trial=trial)
     sentences = drawn("norms", tmp_path).sentences
-    assert sentences == ["DAT, l2: 65.0 ± 3.5 % on average", "DAT, linf: 65.0 ± 10.6 % on average"]
+    assert sentences == [
+        "DAT, l2: 65.0 ± 5.0 % on average (2 trials)",
+        "DAT, linf: 65.0 ± 15.0 % on average (2 trials)",
+    ]
 
 
 def test_radii_are_joined_by_their_means(tmp_path: Path) -> None:
@@ -273,7 +290,9 @@ def test_memory_is_what_images_trained_on_have_over_others_of_their_domains(tmp_
     assert axis.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.0], [10, 10.0]]))
     (marks,) = (np.asarray(own.get_offsets()) for own in axis.collections if len(own.get_offsets()) > 1)
     assert marks == pytest.approx(np.array([[10, 10], [10, 10]]))
-    assert drawing.sentences == ["DAT, scene1 unseen: +10.0 ± 0.0 points after 10 steps"], "ERM was not judged there"
+    assert drawing.sentences == ["DAT, scene1 unseen: +10.0 ± 0.0 points after 10 steps (2 trials)"], (
+        "ERM was not judged there"
+    )
 
 
 def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
@@ -286,16 +305,19 @@ def test_curves_give_room_to_what_training_reaches(tmp_path: Path) -> None:
     assert low < 5 and high > 60
 
 
+def alone(*means: float) -> tuple[Estimate, ...]:
+    """Of one trial each."""
+    return tuple(Estimate(mean, None, 1) for mean in means)
+
+
 def test_a_course_has_room_for_what_was_chosen_and_for_all_that_came_later() -> None:
-    at_first = LearningCurve(Method("ERM"), (0, 10), (10.0, 60.0), (0.0, 0.0), ((0, 10.0, 0),), ((10.0, 60.0),))
+    at_first = LearningCurve(Method("ERM"), (0, 10), alone(10.0, 60.0), ((0, 10.0, 0),), ((10.0, 60.0),))
     low, high = _limits([at_first])
     assert low < 10 and high > 60
-    later = LearningCurve(
-        Method("ERM"), (100, 200), (40.0, 80.0), (0.0, 0.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,))
-    )
+    later = LearningCurve(Method("ERM"), (100, 200), alone(40.0, 80.0), ((200, 80.0, 0),), ((40.0, 80.0), (30.0,)))
     low, high = _limits([later])
     assert low < 30 and high > 80
-    once = LearningCurve(Method("ERM"), (0,), (10.0,), (0.0,), ((0, 10.0, 0),), ((10.0,),))
+    once = LearningCurve(Method("ERM"), (0,), alone(10.0), ((0, 10.0, 0),), ((10.0,),))
     assert _limits([once]) == (9.5, 10.5)
 
 
@@ -303,7 +325,26 @@ def test_a_course_has_room_for_what_was_chosen_and_for_all_that_came_later() -> 
 def test_what_a_choice_from_some_draws_is_expected_to_reach(k: int) -> None:
     """Against every set of k, in which the rule's favourite is the first."""
     ranked = [60.0, 72.0, 55.0, 70.0, 41.0]
-    assert expected(ranked, k) == pytest.approx(np.mean([min(s)[1] for s in combinations(enumerate(ranked), k)]))
+    assert expected(ranked)[k - 1] == pytest.approx(np.mean([min(s)[1] for s in combinations(enumerate(ranked), k)]))
+
+
+@pytest.mark.parametrize("n", [1, 7, 60])
+def test_expected_choices_are_those_of_exact_counts(n: int) -> None:
+    ranked = [float(value) for value in np.random.default_rng(n).integers(0, 1000, n)]
+    exact = [
+        sum(math.comb(n - 1 - j, k - 1) * Fraction(v) for j, v in enumerate(ranked)) / math.comb(n, k)
+        for k in range(1, n + 1)
+    ]
+    assert expected(ranked) == pytest.approx([float(value) for value in exact], rel=1e-12)
+
+
+def test_thousands_of_draws_are_not_too_many() -> None:
+    """Numbers of sets of 2,000 draws have 600 digits."""
+    found = expected([float(n) for n in range(2000, 0, -1)])
+    assert found[0] == pytest.approx(1000.5) and found[-1] == 2000 and (np.diff(found) > 0).all()
+    assert found[999] == pytest.approx(2001 * 1000 / 1001, rel=1e-12), (
+        "the largest of k out of 1 to n: k (n + 1) / (k + 1)"
+    )
 
 
 def test_draws_show_how_much_searching_buys(tmp_path: Path) -> None:
@@ -321,7 +362,7 @@ def test_draws_show_how_much_searching_buys(tmp_path: Path) -> None:
     by_training, by_oracle = (axis.lines[0].get_xydata() for axis in drawing.figure.axes)
     assert by_oracle == pytest.approx(np.array([[1, 203 / 3], [2, 81.0], [3, 91.0]]))
     assert by_training == pytest.approx(np.array([[1, 203 / 3], [2, (61 + 61 + 91) / 3], [3, 61.0]]))
-    assert drawing.sentences[1] == "DAT by oracle validation: 67.7 ± 0.7 % with 1 draw, 91.0 ± 0.7 with 3"
+    assert drawing.sentences[1] == "DAT by oracle validation: 67.7 ± 1.0 % with 1 draw, 91.0 ± 1.0 with 3 (2 trials)"
     assert len(drawing.sentences) == 2, "ERM was not judged on every domain"
 
 

@@ -19,6 +19,7 @@ from domainwise.models import fit  # noqa: F401 (it keeps the `train` it finds, 
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Method
+from domainwise.protocol.statistics import Estimate
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page import drawing
 from domainwise.reports.page.drawing import AxisScale, Bar, panels
@@ -113,7 +114,8 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     scale = AxisScale.around([50.0, 90.0])
     assert (scale(50.0), scale(70.0), scale(90.0)) == (4.0, 50.0, 96.0)
     assert Bar.of(scale, 70.0, 10.0, 90.0) == Bar(27.0, 50.0, 73.0, 96.0)
-    curve = LearningCurve(Method("DAT"), (0, 10, 20), (10.0, 50.0, 70.0), (0.0, 4.0, 0.0), ((20, 70.0, 1),), ())
+    estimates = (Estimate(10.0, 0.0, 2), Estimate(50.0, 4.0, 2), Estimate(70.0, None, 1))
+    curve = LearningCurve(Method("DAT"), (0, 10, 20), estimates, ((20, 70.0, 1),), ())
     (panel,) = panels({Column("photo"): [curve]})
     (line,) = panel.lines
     left, right = drawing.LEFT, drawing.WIDTH - drawing.RIGHT
@@ -130,7 +132,8 @@ def test_error_bars_and_curves_are_drawn_to_scale() -> None:
     [((10.0, 100.0, 100.0), 95, 100), ((0.0, 0.0), 0, 5), ((50.0, 50.0), 47, 53), ((10.0, 98.0, 99.0), 95, 100)],
 )
 def test_an_axis_of_accuracies_has_room(values: tuple[float, ...], low: float, high: float) -> None:
-    curve = LearningCurve(Method("DAT"), tuple(range(len(values))), values, (0.0,) * len(values), (), ())
+    estimates = tuple(Estimate(value, None, 1) for value in values)
+    curve = LearningCurve(Method("DAT"), tuple(range(len(values))), estimates, (), ())
     ticks = [float(text) for _, text in panels({Column("photo"): [curve]})[0].y_ticks]
     assert low <= min(ticks) <= low + 1 and high - 1 <= max(ticks) <= high, ticks
 

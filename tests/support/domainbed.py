@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -13,7 +14,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.collection import Collection
-from domainwise.sweeps.tables import AccuracyTable, tables
+from domainwise.sweeps.tables import AccuracyTable, Row, tables
 from handmade_records import evaluated_splits
 
 RULES = ("training-domain", "leave-one-domain-out", "oracle")
@@ -148,11 +149,11 @@ def column(dataset: str, env: int) -> str:
     return COLOURS[env] if dataset == "ColoredMNIST" else f"env{env}"
 
 
-def numbers(table: AccuracyTable) -> dict[tuple[str, str, str], float]:
-    """{(method, column or "average", "mean", "error" or "n"): value}."""
-    cells = {(str(row.method), str(name)): cell for row in table.rows for name, cell in row.cells.items()}
-    cells |= {(str(row.method), "average"): row.average for row in table.rows if row.average is not None}
-    return {(*place, part): getattr(cell, part) for place, cell in cells.items() for part in ("mean", "error", "n")}
+def numbers(rows: Iterable[Row]) -> dict[tuple[str, str, str], float]:
+    """{(method, column or "average", "mean", "bar" or "n"): value}; "bar" is the error, 0 of a single value."""
+    cells = {(str(row.method), str(name)): cell for row in rows for name, cell in row.cells.items()}
+    cells |= {(str(row.method), "average"): row.average for row in rows if row.average is not None}
+    return {(*place, part): getattr(cell, part) for place, cell in cells.items() for part in ("mean", "bar", "n")}
 
 
 def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> dict[str, AccuracyTable]:
@@ -161,7 +162,7 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
     found = {table.dataset: table for table in tables(collection, rule)}
     assert len(found) == len(tables(collection, rule)), "one table per dataset"
     cells = {
-        (dataset, str(row.method), str(name)): (cell.mean, cell.error, cell.n)
+        (dataset, str(row.method), str(name)): (cell.mean, cell.bar, cell.n)
         for dataset, table in found.items()
         for row in table.rows
         for name, cell in row.cells.items()
@@ -177,7 +178,7 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
             if all(of_env.keys() == trials[0].keys() for of_env in trials):
                 means = [fmean(of_env[trial] for of_env in trials) for trial in trials[0]]
                 assert row.average is not None
-                average = (row.average.mean, row.average.error, row.average.n)
+                average = (row.average.mean, row.average.bar, row.average.n)
                 assert average == pytest.approx(mean_and_error(means), rel=0, abs=1e-9)
     return found
 

@@ -55,7 +55,7 @@ def printed(table: AccuracyTable, width: int = 120, style: str | None = None) ->
 def test_a_table_holds_cells_averages_and_differences_by_hand() -> None:
     erm, dat, at = TABLE.rows
     assert (erm.cells[PHOTO].mean, erm.cells[PHOTO].n) == (71.0, 2)
-    assert erm.cells[PHOTO].error == pytest.approx(1 / 2**0.5) and erm.average and erm.average.mean == 65.5
+    assert erm.cells[PHOTO].error == pytest.approx(1.0) and erm.average and erm.average.mean == 65.5
     assert dat.difference and (dat.difference.mean, dat.difference.ahead, dat.difference.behind) == (1.5, 2, 2)
     assert at.average is None and SKETCH not in at.cells and erm.difference is None
     assert "oracle validation" in TABLE.caption and "PACS" in TABLE.title
@@ -63,12 +63,12 @@ def test_a_table_holds_cells_averages_and_differences_by_hand() -> None:
 
 def test_the_best_of_every_column_is_bold_in_a_terminal() -> None:
     bold = re.findall(r"\x1b\[1m([\d.]+ ± [\d.]+)\x1b\[0m", printed(TABLE, style="standard"))
-    assert bold == ["71.0 ± 0.7", "64.5 ± 0.4", "67.0 ± 0.0"]
+    assert bold == ["71.0 ± 1.0", "64.5 ± 0.5", "67.0 ± 0.0"]
 
 
 def test_a_terminal_table_says_what_is_missing_and_how_points_were_chosen() -> None:
     text = printed(TABLE)
-    assert "not run" in text and "minus ERM" in text and "oracle validation" in text
+    assert "not run" in text and "minus ERM" in text and "by oracle validation" in " ".join(text.split())
     assert all(name in printed(AWKWARD_TABLE, 200) for name in [*NAMES, "My|data_[/1]", "DAT (l2, a|b_c [x])"])
 
 
@@ -103,7 +103,7 @@ def test_markdown_has_as_many_cells_in_every_line(table: AccuracyTable) -> None:
 
 def test_markdown_marks_the_best() -> None:
     (erm,) = [fields(line) for line in TABLE.as_table().markdown().splitlines() if line.startswith("| ERM")]
-    assert erm == ["ERM", "**71.0 ± 0.7**", "60.0 ± 0.0", "65.5 ± 0.4", ""]
+    assert erm == ["ERM", "**71.0 ± 1.0**", "60.0 ± 0.0", "65.5 ± 0.5", ""]
 
 
 @pytest.mark.parametrize("table", [TABLE, AWKWARD_TABLE], ids=["plain", "awkward"])
@@ -128,9 +128,16 @@ def test_csv_reads_back() -> None:
         for row in table.rows:
             for column, value in row.cells.items():
                 line = found[table.dataset, str(row.method), str(column)]
-                read = float(line["mean"]), float(line["error"]), int(line["trials"])
-                assert read == (value.mean, value.error, value.n)
-                assert line["selection"] == "oracle"
+                error = float(line["error"]) if line["error"] else None
+                assert (float(line["mean"]), error, int(line["trials"])) == (value.mean, value.error, value.n)
+                assert line["selection"] == "oracle" and line["baseline"] == "ERM"
+                gap = row.difference
+                shown = tuple(line[name] for name in ("difference", "difference error", "pairs", "p", "verdict"))
+                if gap is None:
+                    assert shown == ("",) * 5
+                else:
+                    error = "" if gap.error is None else str(gap.error)
+                    assert shown == (str(gap.mean), error, str(gap.n), str(gap.p), gap.verdict)
 
 
 # the command
@@ -144,7 +151,7 @@ def test_every_form_is_printed_alone(domainwise: Command, tmp_path: Path, form: 
     result = domainwise("table", "runs", "--format", form)
     assert result.status == 0 and result.err.startswith("note: ") and result.err.count("\n") == 1
     plain = result.out.replace(r"\pm", "±").replace(r"\%", "%")
-    assert "training-domain" in plain and ("51.0 ± 0.7" in plain or form in ("csv", "json"))
+    assert "training-domain" in plain and ("51.0 ± 1.0" in plain or form in ("csv", "json"))
     if form == "terminal":
         assert "2 draws x 2 trials" in plain and "21 steps" in plain and "DAT is clearly ahead of ERM" in plain
     if form == "csv":

@@ -64,6 +64,8 @@ def demo(
         return
     console.print(table)
     say(table.sentence("DAT"))
+    if table.test:
+        say(table.test)
     say(f"Pictures: {', '.join(map(str, written))}. Records and models: {out}/<run>/.")
     say(f"All on one page, with what the models look at: domainwise report {out}")
 

@@ -99,7 +99,7 @@ def _spread(values: list[float]) -> str:
     from domainwise.protocol.statistics import estimate
 
     over_seeds = estimate(values)
-    return f"{over_seeds.mean:.3f}" + (f" ± {over_seeds.error:.3f}" if over_seeds.n > 1 else "")
+    return f"{over_seeds.mean:.3f}" + ("" if over_seeds.error is None else f" ± {over_seeds.error:.3f}")
 
 
 def _as_json(measured: "DatasetShift") -> dict[str, Any]:

@@ -78,6 +78,8 @@ def table(
             for row in one.rows:
                 if row.difference is not None:
                     say(one.sentence(row.method))
+            if one.test:
+                say(one.test)
     else:
         console.file.write("\n".join(_rendered(one, form) for one in tables))
 

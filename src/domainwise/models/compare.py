@@ -1,20 +1,15 @@
-"""compare: which method to ship, by accuracy on domains left out, and whether the gaps are more than noise.
+"""compare: which method to ship, by accuracy on domains left out, and which are clearly ahead of the baseline.
 
 Every method is trained with each domain left out in turn. Candidate and step are selected by training-domain
 validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken
-over pairs of runs that share domain, trial and splits. They are tested against the noise of runs on these domains; how
-much other domains differ from these, a handful of domains cannot tell.
+over pairs of runs that share domain, trial and splits, and tested as in every table (protocol/statistics.py).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from scipy import stats
-
-from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.fit import records_folder
@@ -22,23 +17,20 @@ from domainwise.models.search import Candidate, finished_curves, plan_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
-from domainwise.protocol.statistics import Difference, paired, selected
+from domainwise.protocol.statistics import Difference, selected
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.plan_run import training_options
 from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"
-LEVEL = 0.05
-"""The probability that a gap is called real although it is noise, for all comparisons together."""
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """Which method to ship: accuracies on domains left out, and whether the gaps to the baseline are noise."""
+    """Which method to ship: accuracies on domains left out, and which differences to the baseline are clear."""
 
     table: AccuracyTable
-    gaps: Mapping[str, Difference]  # to the baseline
     tuning: Tuning
 
     def as_table(self) -> Table:
@@ -51,25 +43,15 @@ class Comparison(Tabular):
     def baseline(self) -> str:
         return self.table.baseline
 
-    def p(self, name: str) -> float:
-        """Paired t-test: the probability of a gap at least this large if there is none.
-
-        Accuracies of few images are coarse, so that gaps may be equal by chance: p is at least that of a sign test.
-        """
-        gap = self.gaps[name]
-        if gap.error is None or gap.mean == 0:
-            return 1.0
-        t = abs(gap.mean) / gap.error if gap.error else math.inf
-        return max(gap.surest, float(2 * stats.t.sf(t, gap.n - 1)))
-
-    def clear(self, name: str) -> bool:
-        """Whether a gap to the baseline is more than noise, at this level for all comparisons together (Bonferroni)."""
-        return self.p(name) <= LEVEL / len(self.gaps)
+    @property
+    def gaps(self) -> Mapping[str, Difference]:
+        """{method: its difference to the baseline}."""
+        return {str(row.method): row.difference for row in self.table.rows if row.difference is not None}
 
     @property
     def winner(self) -> str:
         """The best of those that are clearly ahead of the baseline; else the baseline, the simplest."""
-        ahead = [name for name, gap in self.gaps.items() if gap.mean > 0 and self.clear(name)]
+        ahead = [name for name, gap in self.gaps.items() if gap.mean > 0 and gap.clear]
         return max(ahead, key=lambda name: self.gaps[name].mean, default=self.baseline)
 
     @property
@@ -78,17 +60,10 @@ class Comparison(Tabular):
             return f"Only {self.baseline} was tried: nothing to compare it with."
         name = self.winner
         if name != self.baseline:
-            gap = self.gaps[name]
-            return (
-                f"Ship {name}: on the domains left out it is ahead of {self.baseline} by {gap} points over "
-                f"{counted(gap.n, 'pair')} of runs (p = {self.p(name):.2g}), more than noise."
-            )
+            return f"Ship {name}: on the domains left out, {self.gaps[name].sentence(name, self.baseline)}."
         best = max(self.gaps, key=lambda other: self.gaps[other].mean)
-        gap = self.gaps[best]
-        return (
-            f"Ship {name}: nothing is ahead of it by more than noise (the best other, {best}: {gap} points over "
-            f"{counted(gap.n, 'pair')} of runs, p = {self.p(best):.2g})."
-        )
+        gap = self.gaps[best].sentence(best, self.baseline)
+        return f"Ship {name}: on the domains left out, no other is clearly ahead of it; {gap}."
 
     def chosen(self) -> Candidate:
         """The winner with the hyper-parameters and steps that did best on the domains left out."""
@@ -99,8 +74,8 @@ class Comparison(Tabular):
         return {
             "winner": self.winner,
             "sentence": self.sentence,
-            "clear": {name: self.clear(name) for name in self.gaps},
-            "p": {name: self.p(name) for name in self.gaps},
+            "clear": {name: gap.clear for name, gap in self.gaps.items()},
+            "p": {name: gap.p for name, gap in self.gaps.items()},
             "hparams": chosen.hparams,
             "steps": chosen.steps,
             "candidate": chosen.number,
@@ -143,9 +118,4 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     baseline = "ERM" if "ERM" in methods else methods[0]
     table = AccuracyTable.of(plan.dataset, RULE, {Method(name): scores[name] for name in methods}, methods, baseline)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
-    gaps = {name: paired(scores[name], scores[baseline]) for name in methods if name != baseline}
-    return Comparison(
-        replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"),
-        {name: gap for name, gap in gaps.items() if gap is not None},
-        tuning,
-    )
+    return Comparison(replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"), tuning)

@@ -157,15 +157,27 @@ RULES: dict[str, Score] = {
 
 def select(curves: Sequence[Curve], unseen: str, rule: str) -> Selection | None:
     """The rule's choice among the draws of one search; None if none of them has what the rule needs."""
-    best: tuple[float, Selection] | None = None
+    scored = _best_evaluations(curves, unseen, rule)
+    return max(scored, key=lambda one: one[0])[1] if scored else None
+
+
+def rank(curves: Sequence[Curve], unseen: str, rule: str) -> list[Selection]:
+    """The rule's choice, its choice if that draw had not been made, and so on."""
+    return [choice for _, choice in sorted(_best_evaluations(curves, unseen, rule), key=lambda one: -one[0])]
+
+
+def _best_evaluations(curves: Sequence[Curve], unseen: str, rule: str) -> list[tuple[float, Selection]]:
+    """(score, choice within the draw) of every draw that has what the rule needs; of equal scores the first wins."""
+    result = []
     for curve in sorted(curves, key=lambda curve: curve.run.draw, reverse=True):
         scores = RULES[rule](curve, unseen) if curve.steps else None
         if scores is None or (unseen, "in") not in curve.accuracy:
             continue
         at = int(scores.argmax())
-        if np.isfinite(scores[at]) and (best is None or scores[at] > best[0]):
-            best = float(scores[at]), Selection(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
-    return best[1] if best else None
+        if np.isfinite(scores[at]):
+            choice = Selection(curve.run, curve.steps[at], float(curve.accuracy[unseen, "in"][at]))
+            result.append((float(scores[at]), choice))
+    return result
 
 
 def searches(curves: Sequence[Curve]) -> dict[Search, list[Curve]]:

@@ -1,12 +1,21 @@
-"""Means, standard errors and paired differences of selected accuracies."""
+"""Means and standard errors of selected accuracies, and the one test that says whether a difference is clear.
+
+The test is a paired t-test over (unseen domain, trial) pairs: both methods share the pair's domain, trial and splits.
+It takes the differences of pairs for independent and roughly normal. It tests against the noise of runs on these
+domains and says nothing about other domains. Accuracies are coarse, so that a few differences may be equal by chance:
+p is at least that of a sign test in which all pairs agree, and fewer than six pairs are never clear. The level holds
+for all comparisons of a table together (Bonferroni).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from domainwise.protocol.selection import Column, Curve, Method, Selection, searches, select
+from domainwise.core.phrasing import counted
+from domainwise.protocol.selection import Column, Curve, Floats, Method, Selection, rank, searches, select
 
 ByTrial = Mapping[Column, Mapping[int, float]]
 Scores = dict[Method, dict[Column, dict[int, float]]]
@@ -15,25 +24,35 @@ Choices = dict[Method, dict[Column, dict[int, Selection]]]
 """method -> column -> trial -> the choice of a rule."""
 AVERAGE = Column("average")
 """The column of the average over all others."""
-FEWEST_PAIRS = 4
-"""With fewer pairs a standard error says little: two or three gaps may be alike by chance."""
+LEVEL = 0.05
+"""The probability that a difference is called clear although it is noise, for all comparisons of a table together."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n values and its standard error, which is shown for two or more."""
+    """A mean over n values and its standard error, which one value does not have."""
 
     mean: float
-    error: float
+    error: float | None
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.error:.1f}" if self.n > 1 else f"{self.mean:.1f}"
+        return f"{self.mean:.1f}" if self.error is None else f"{self.mean:.1f} ± {self.error:.1f}"
+
+    @property
+    def bar(self) -> float:
+        """The length of its error bar: none where the error is unknown."""
+        return self.error or 0.0
+
+    def as_domainbed(self) -> "Estimate":
+        """With the error of DomainBed's and the paper's tables: the population deviation / sqrt(n)."""
+        return self if self.error is None else replace(self, error=self.error * math.sqrt((self.n - 1) / self.n))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and population standard deviation / sqrt(n): how tables of this field are written."""
-    return Estimate(float(np.mean(values)), float(np.std(values) / math.sqrt(len(values))), len(values))
+    """Mean, and the sample deviation (n - 1) / sqrt(n)."""
+    n = len(values)
+    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None, n)
 
 
 @dataclass(frozen=True)
@@ -46,27 +65,75 @@ class Difference:
     ahead: int
     behind: int
     n: int
+    comparisons: int = 1
+    """Methods compared with B in the same table, this one included."""
 
     def __str__(self) -> str:
         return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
 
     @property
-    def sign_p(self) -> float:
-        """Two-sided sign test: how likely a split at least this uneven is if neither is better; ties do not count."""
-        n, k = self.ahead + self.behind, min(self.ahead, self.behind)
-        return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
+    def p(self) -> float:
+        """The probability of a mean at least this far from zero if neither is better: the test of this module."""
+        if self.error is None or self.mean == 0:
+            return 1.0
+        agreeing = 2.0 ** (1 - self.n)
+        return agreeing if self.error == 0 else max(agreeing, student_t_tails(self.mean / self.error, self.n - 1))
 
     @property
-    def surest(self) -> float:
-        """The p-value of a sign test when all pairs agree: no test of so few should be surer."""
-        return min(1.0, 2.0 ** (1 - self.n))
+    def clear(self) -> bool:
+        """Whether it is more than noise, at the level that holds for all comparisons together."""
+        return self.p <= LEVEL / self.comparisons
 
     @property
     def verdict(self) -> str:
-        """In words; three standard errors count as clear, if they are of four pairs or more."""
-        if self.error is None or self.n < FEWEST_PAIRS or abs(self.mean) <= 3 * self.error:
+        """In words, to be followed by the name of B."""
+        if not self.clear:
             return "not clearly different from"
         return "clearly ahead of" if self.mean > 0 else "clearly behind"
+
+    @property
+    def measured(self) -> str:
+        """The numbers behind the verdict."""
+        p = f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001"
+        return f"{self} points over {counted(self.n, 'pair')} ({p})"
+
+    def sentence(self, a: object, b: object) -> str:
+        return f"{a} is {self.verdict} {b}: {self.measured}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"p": self.p, "verdict": self.verdict}
+
+
+def the_test(comparisons: int) -> str:
+    """The test of this module in one sentence, for below a table with so many comparisons."""
+    together = f" for the {comparisons} comparisons together" if comparisons > 1 else ""
+    return (
+        f"Clear: p at most {LEVEL / max(1, comparisons):.2g} (5 %{together}) by a paired t-test over runs that share "
+        "domain, trial and splits. It tests against the noise of runs on these domains and says nothing about others."
+    )
+
+
+def student_t_tails(t: float, dof: int) -> float:
+    """P(|T| >= |t|) for Student's distribution: the incomplete beta function at dof / (dof + t^2), by its series.
+
+    scipy.stats has it too, but takes longer to import than a table takes.
+    """
+    x = dof / (dof + t * t)
+    return _beta(dof / 2, 0.5, x) if abs(t) > 1 else 1 - _beta(0.5, dof / 2, 1 - x)
+
+
+def _beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function for x < 1: all terms of the series are positive."""
+    if x == 0:
+        return 0.0
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    total = term = math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) / a
+    n = 0
+    while term > 1e-16 * total:
+        term *= x * (a + b + n) / (a + 1 + n)
+        total += term
+        n += 1
+    return total
 
 
 def choices(curves: Sequence[Curve], rule: str) -> Choices:
@@ -105,35 +172,36 @@ def average(scores: ByTrial, columns: Sequence[Column]) -> Estimate | None:
 
 def averages_by_draws(curves: Sequence[Curve], columns: Sequence[Column], rule: str) -> dict[Method, list[Estimate]]:
     """{method: the expected average over these columns with 1, 2, ... draws to choose from}."""
-    ranked: dict[Method, dict[Column, dict[int, list[float]]]] = {}
+    by_draws: dict[Method, dict[Column, dict[int, Floats]]] = {}
     for (method, column, trial), draws in searches(curves).items():
-        if ranking := ranked_accuracies(draws, column.unseen, rule):
-            ranked.setdefault(method, {}).setdefault(column, {})[trial] = ranking
+        if ranking := rank(draws, column.unseen, rule):
+            accuracies = [100 * choice.accuracy for choice in ranking]
+            by_draws.setdefault(method, {}).setdefault(column, {})[trial] = expected(accuracies)
     result = {}
-    for method, by_column in ranked.items():
-        most = min(len(ranking) for by_trial in by_column.values() for ranking in by_trial.values())
+    for method, by_column in by_draws.items():
+        most = min(len(values) for by_trial in by_column.values() for values in by_trial.values())
         scores = (
-            {column: {t: expected(r, k) for t, r in by_trial.items()} for column, by_trial in by_column.items()}
-            for k in range(1, 1 + most)
+            {column: {t: float(v[k]) for t, v in by_trial.items()} for column, by_trial in by_column.items()}
+            for k in range(most)
         )
         averages = [average(of_k, columns) for of_k in scores]
         result[method] = [one for one in averages if one is not None]
     return result
 
 
-def ranked_accuracies(curves: Sequence[Curve], unseen: str, rule: str) -> list[float]:
-    """Accuracies, in per cent, of the rule's first choice, of its choice among the remaining draws, and so on."""
-    remaining, ranking = list(curves), []
-    while choice := select(remaining, unseen, rule):
-        ranking.append(100 * choice.accuracy)
-        remaining = [curve for curve in remaining if curve.run != choice.run]
-    return ranking
+def expected(ranked: Sequence[float]) -> Floats:
+    """The mean of a choice over all sets of k draws, for k = 1, 2, ...; `ranked` has the values of draws, best first.
 
-
-def expected(ranked: Sequence[float], k: int) -> float:
-    """The mean of a choice over all sets of k draws: draw j of n, best first, is the choice of C(n - 1 - j, k - 1)."""
-    n = len(ranked)
-    return sum(math.comb(n - 1 - j, k - 1) * value for j, value in enumerate(ranked)) / math.comb(n, k)
+    Draw j of n is the choice in C(n - 1 - j, k - 1) of the C(n, k) sets. These shares are built up by their ratios:
+    binomial coefficients of a thousand draws are larger than any float.
+    """
+    n, values = len(ranked), np.asarray(ranked, dtype=np.float64)
+    result = np.empty(n)
+    below = np.arange(n - 1, 0, -1)  # draws after each but the last
+    for k in range(1, n + 1):
+        ratios = np.maximum(below + 1 - k, 0) / below
+        result[k - 1] = k / n * (np.cumprod(np.concatenate(([1.0], ratios))) @ values)
+    return result
 
 
 def paired(a: ByTrial, b: ByTrial) -> Difference | None:

@@ -1,4 +1,4 @@
-"""Learning curves: a method's accuracy over the steps of training, over the trials of the selected runs."""
+"""Learning curves: what was measured over the steps of training, over the trials of a method's selected runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from domainwise.protocol.selection import Column, Curve, Floats, Method, Selection
-from domainwise.protocol.statistics import Choices, estimate
+from domainwise.protocol.statistics import Choices, Estimate, estimate
 
 POINTS = 100
 """Longer curves are thinned to this many points."""
@@ -14,56 +14,69 @@ POINTS = 100
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """One method's accuracy in one column, over the steps: mean, standard error, and the selected points."""
+    """One method in one column, over the steps: estimates over trials, and the selected points."""
 
     method: Method
     steps: tuple[int, ...]
-    mean: tuple[float, ...]
-    error: tuple[float, ...]
+    estimates: tuple[Estimate, ...]
     chosen: tuple[tuple[int, float, int], ...]
-    """(step, accuracy, trial)."""
+    """(step, value, trial)."""
     runs: tuple[tuple[float, ...], ...]
-    """The accuracies of every trial at these steps, as far as it reached."""
+    """The values of every trial at these steps, as far as it reached."""
+
+    @property
+    def mean(self) -> list[float]:
+        return [one.mean for one in self.estimates]
+
+    @property
+    def error(self) -> list[float]:
+        """Half the height of its band: zero where only one trial came so far."""
+        return [one.bar for one in self.estimates]
 
 
-Accuracy = Callable[[Curve, str], Floats | None]
-"""Of a run and its unseen domain, per evaluation; None where it was not evaluated."""
+Measure = Callable[[Curve, str], Floats | None]
+"""Values of a run and its unseen domain, one per evaluation; None where they were not recorded."""
 
 
 def unseen_accuracy(curve: Curve, unseen: str) -> Floats | None:
-    """On the unseen domain."""
-    return curve.accuracy.get((unseen, "in"))
+    """On the unseen domain, in per cent."""
+    accuracy = curve.accuracy.get((unseen, "in"))
+    return None if accuracy is None else 100 * accuracy
 
 
 def generalisation_gap(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it uses the training domains)
-    """Accuracy on the images trained on minus that on held-out images of the same domains."""
+    """Accuracy on the images trained on minus that on held-out images of the same domains, in points."""
     trained, held_out = (curve.mean(curve.run.train_domains, split) for split in ("in", "out"))
-    return None if trained is None or held_out is None else trained - held_out
+    return None if trained is None or held_out is None else 100 * (trained - held_out)
+
+
+def training_loss(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it is that of the training domains)
+    """What the algorithm minimised, mean over the steps since the evaluation before."""
+    return curve.training_loss
 
 
 def learning_curve(
-    method: Method, selected: Sequence[tuple[Curve, Selection]], unseen: str, accuracy: Accuracy
+    method: Method, selected: Sequence[tuple[Curve, Selection]], unseen: str, measure: Measure
 ) -> LearningCurve | None:
     """Over the selected run of every trial; at each step, over the trials that reached it. None without any."""
-    evaluated = [(curve, choice, v) for curve, choice in selected if (v := accuracy(curve, unseen)) is not None]
+    evaluated = [(curve, choice, v) for curve, choice in selected if (v := measure(curve, unseen)) is not None]
     if not evaluated:
         return None
-    by_step = [dict(zip(curve.steps, (100 * values).tolist(), strict=True)) for curve, _, values in evaluated]
+    by_step = [dict(zip(curve.steps, values.tolist(), strict=True)) for curve, _, values in evaluated]
     steps = sorted({step for values in by_step for step in values})
     if len(steps) > POINTS:
         steps = [steps[i] for i in np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
-    estimates = [estimate([values[step] for values in by_step if step in values]) for step in steps]
-    mean, error = tuple(e.mean for e in estimates), tuple(e.error for e in estimates)
+    estimates = tuple(estimate([values[step] for values in by_step if step in values]) for step in steps)
     chosen = tuple(
         (choice.step, values[choice.step], choice.run.trial)
         for (_, choice, _), values in zip(evaluated, by_step, strict=True)
     )
     runs = tuple(tuple(values[step] for step in steps if step in values) for values in by_step)
-    return LearningCurve(method, tuple(steps), mean, error, chosen, runs)
+    return LearningCurve(method, tuple(steps), estimates, chosen, runs)
 
 
 def learning_curves(
-    curves: Sequence[Curve], chosen: Choices, columns: Sequence[Column], accuracy: Accuracy = unseen_accuracy
+    curves: Sequence[Curve], chosen: Choices, columns: Sequence[Column], measure: Measure = unseen_accuracy
 ) -> dict[Column, list[LearningCurve]]:
     """{column: the learning curve of every method that has one}, from the choices of a rule."""
     by_run = {curve.run.id: curve for curve in curves}
@@ -72,6 +85,6 @@ def learning_curves(
         for method, by_column in chosen.items():
             if column in by_column:
                 pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(by_column[column].items())]
-                if (curve := learning_curve(method, pairs, column.unseen, accuracy)) is not None:
+                if (curve := learning_curve(method, pairs, column.unseen, measure)) is not None:
                     result.setdefault(column, []).append(curve)
     return result

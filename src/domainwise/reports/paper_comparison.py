@@ -14,6 +14,8 @@ from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
 from domainwise.sweeps.tables import AccuracyTable, Row, tables
 
+ERRORS = "Standard errors of both over trials, by DomainBed's formula: the population deviation / √n."
+
 
 @dataclass(frozen=True)
 class ComparedCell:
@@ -59,7 +61,7 @@ class PaperComparison(Tabular):
             rows.append([*labels, paper, ours, gap, cell.effort])
         headings = ("dataset", "algorithm", "unseen", "selection", "paper", "ours", "gap", "draws x trials x steps")
         unlike = self.differences
-        notes = [*self.paper.notes, *([f"Ours, unlike the paper: {'; '.join(unlike)}."] if unlike else [])]
+        notes = [*self.paper.notes, ERRORS, *([f"Ours, unlike the paper: {'; '.join(unlike)}."] if unlike else [])]
         title = f"Table {self.paper.number} ({self.paper.label}): {self.paper.title}"
         return Table(headings, rows, title, notes=notes, labels=4)
 
@@ -174,14 +176,16 @@ def _conditions(row: Row, table: AccuracyTable) -> Conditions:
 
 
 def _value(row: Row, table: AccuracyTable, cell: Published) -> tuple[float, float | None] | None:
-    """Our mean and standard error for a cell; an average over one training domain's targets has no error, as there."""
+    """Our mean and its error by the paper's formula; an average over one training domain's targets has none."""
     if cell.domain == AVERAGE.unseen and cell.train is not None:
         values = [row.cells.get(column) for column in _columns_from(cell.train, table)]
         known = [value.mean for value in values if value is not None]
         return (sum(known) / len(known), None) if known and len(known) == len(values) else None
     column = _column(cell)
     value = row.estimate(column) if column != AVERAGE or _is_complete(table) else None
-    return (value.mean, value.error if value.n > 1 else None) if value is not None else None
+    if value is None:
+        return None
+    return value.mean, (value if table.network == DOMAINBED else value.as_domainbed()).error
 
 
 def _columns_from(train: str, table: AccuracyTable) -> list[Column]:

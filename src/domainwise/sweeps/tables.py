@@ -14,8 +14,19 @@ from domainwise.data.catalogue import DATASETS, usual_selection
 from domainwise.protocol.dataset_names import title, titles
 from domainwise.protocol.runs import WeightsReference
 from domainwise.protocol.selection import RULES, Column, Curve, Method, searches
-from domainwise.protocol.statistics import AVERAGE, Difference, Estimate, Scores, average, estimate, paired, selected
+from domainwise.protocol.statistics import (
+    AVERAGE,
+    Difference,
+    Estimate,
+    Scores,
+    average,
+    estimate,
+    paired,
+    selected,
+    the_test,
+)
 from domainwise.sweeps.collection import Collection, Experiment
+from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
 from domainwise.sweeps.domainbed import collect_any
 
 
@@ -37,7 +48,17 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         cells = {str(column): asdict(cell) for column, cell in self.cells.items()}
-        return asdict(replace(self, cells={})) | {"method": str(self.method), "cells": cells}
+        difference = None if self.difference is None else self.difference.as_json()
+        return asdict(replace(self, cells={})) | {
+            "method": str(self.method),
+            "cells": cells,
+            "difference": difference,
+        }
+
+    def as_domainbed(self) -> "Row":
+        """With DomainBed's standard errors."""
+        cells = {column: cell.as_domainbed() for column, cell in self.cells.items()}
+        return replace(self, cells=cells, average=None if self.average is None else self.average.as_domainbed())
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +95,7 @@ class AccuracyTable(Tabular):
             gap = paired(by_column, scores[other]) if other not in (None, method) else None
             cells = {c: estimate(list(by_column[c].values())) for c in columns if c in by_column}
             rows.append(Row(method, cells, average(by_column, columns), gap))
-        return cls(dataset, selection, baseline, tuple(columns), tuple(rows))
+        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)))
 
     @property
     def title(self) -> str:
@@ -93,8 +114,16 @@ class AccuracyTable(Tabular):
         facts = [effort if len(efforts) == 1 else f"{', '.join(names)}: {effort}" for effort, names in efforts.items()]
         if len({row.draws for row in self.rows if row.draws}) > 1:
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
-        context = "; ".join([*self.made_with(), *facts])
-        return f"mean ± standard error; selected by {self.selection} validation" + (f"; {context}" if context else "")
+        errors = "mean ± standard error over trials"
+        if self.network == DOMAINBED:
+            errors += " (DomainBed's: the population deviation / √n)"
+        chance = [] if self.chance is None else [f"chance {self.chance:.1f}"]
+        return "; ".join([errors, f"selected by {self.selection} validation", *chance, *self.made_with(), *facts])
+
+    @property
+    def chance(self) -> float | None:
+        """The accuracy of guessing any class as often as any other; None for data that is not registered."""
+        return 100 / len(DATASETS[self.dataset].classes) if self.dataset in DATASETS else None
 
     def made_with(self) -> list[str]:
         """Network and initial weights, and every setting that is not the usual one."""
@@ -113,11 +142,13 @@ class AccuracyTable(Tabular):
         row = next((row for row in self.rows if str(row.method) == str(method)), None)
         if row is None or row.difference is None:
             return f"{method} and {self.baseline} were not both run: nothing to compare."
-        gap = row.difference
-        return (
-            f"On domains they never saw, {method} is {gap.verdict} {self.baseline}: {gap} points over "
-            f"{counted(gap.n, 'pair')} of runs, ahead in {gap.ahead} of them (sign test p = {gap.sign_p:.2g})."
-        )
+        return f"{row.difference.sentence(method, self.baseline)}."
+
+    @property
+    def test(self) -> str:
+        """What "clear" means in the sentences of this table; empty where nothing is compared."""
+        differences = [row.difference for row in self.rows if row.difference is not None]
+        return the_test(len(differences)) if differences else ""
 
     def as_table(self) -> Table:
         """The best of every column in bold; the average and the difference to the baseline last."""
@@ -132,7 +163,7 @@ class AccuracyTable(Tabular):
         return Table(headings, rows, self.title, self.caption)
 
     def to_records(self) -> list[dict[str, Any]]:
-        """One per cell and average."""
+        """One per cell and average; the difference to the baseline, over all domains, is in every one of a method."""
         return [
             {
                 "dataset": self.dataset,
@@ -146,6 +177,8 @@ class AccuracyTable(Tabular):
                 "error": value.error,
                 "trials": value.n,
                 "draws": row.draws,
+                "baseline": self.baseline,
+                **_flat(row.difference),
             }
             for row in self.rows
             for column in (*self.columns, AVERAGE)
@@ -155,6 +188,23 @@ class AccuracyTable(Tabular):
     def as_json(self) -> dict[str, Any]:
         facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "searched"}
         return facts | {"columns": [*map(str, self.columns)], "rows": [row.as_json() for row in self.rows]}
+
+
+def _tested_together(rows: Sequence[Row]) -> list[Row]:
+    """The rows with differences that know of each other: the level of the test holds for all of them together."""
+    differences = [row.difference for row in rows if row.difference is not None]
+    return [
+        row
+        if row.difference is None
+        else replace(row, difference=replace(row.difference, comparisons=len(differences)))
+        for row in rows
+    ]
+
+
+def _flat(difference: Difference | None) -> dict[str, Any]:
+    values = {} if difference is None else difference.as_json()
+    names = {"difference": "mean", "difference error": "error", "pairs": "n", "p": "p", "verdict": "verdict"}
+    return {heading: values.get(name) for heading, name in names.items()}
 
 
 def _cell(value: Estimate | None, best: float | None) -> str:
@@ -258,7 +308,8 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     for row in bare.rows:
         curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
         draws, trials = max(map(len, searches(curves).values())), len({curve.run.trial for curve in curves})
-        rows.append(replace(row, draws=draws, trials=trials, steps=curves[0].run.steps))
+        shown = row.as_domainbed() if experiment.network == DOMAINBED else row
+        rows.append(replace(shown, draws=draws, trials=trials, steps=curves[0].run.steps))
     return replace(
         bare,
         rows=tuple(rows),

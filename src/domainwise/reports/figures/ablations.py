@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from domainwise.core.phrasing import counted
 from domainwise.protocol.selection import Column, Curve
 from domainwise.protocol.statistics import AVERAGE, average, choices, estimate
 from domainwise.reports.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
@@ -85,11 +86,11 @@ def norms(request: Request) -> Drawing:
             shown.append(average(scores, columns))
             known = [(x, e) for x, e in enumerate(shown) if e is not None]
             places = [x + 0.24 * (i - (len(by_norm) - 1) / 2) for x, _ in known]
-            means, errors = [e.mean for _, e in known], [e.error for _, e in known]
+            means, errors = [e.mean for _, e in known], [e.bar for _, e in known]
             colour = LIGHT[1 + i]
             axis.errorbar(places, means, yerr=errors, label=norm, fmt="o", color=colour, capsize=2.5)
             if shown[-1] is not None:
-                sentences.append(f"{title}, {norm}: {shown[-1]} % on average")
+                sentences.append(f"{title}, {norm}: {shown[-1]} % on average ({counted(shown[-1].n, 'trial')})")
         axis.set_xticks(range(len(columns) + 1), [*map(str, columns), str(AVERAGE)], rotation=30, ha="right")
         axis.axvline(len(columns) - 0.5, color=HAIR)
         axis.set(ylabel="accuracy on the unseen domain, %")
@@ -165,7 +166,7 @@ def radius(request: Request) -> Drawing:
             for point in part:
                 grouped.setdefault(level[point.number("eps")], []).append(point.accuracy)
             shown = {eps: estimate(grouped[eps]) for eps in sorted(grouped)}
-            means, errors = [e.mean for e in shown.values()], [e.error for e in shown.values()]
+            means, errors = [e.mean for e in shown.values()], [e.bar for e in shown.values()]
             axis.errorbar(
                 list(shown), means, yerr=errors, color=colour, marker="o", markersize=4, capsize=2, label=domain
             )

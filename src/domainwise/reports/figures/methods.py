@@ -1,17 +1,31 @@
 """All methods of an experiment beside each other, and what searching hyper-parameters buys."""
 
-import math
 import statistics
+from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from domainwise.core.phrasing import counted
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Estimate, averages_by_draws, selected
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import FIRST, HAIR, LIGHT, NEUTRAL, SOFT, labels, legend, line_with_band, panels, slots
-from domainwise.sweeps.tables import table_of
+from domainwise.reports.style import (
+    FIRST,
+    GROUND,
+    HAIR,
+    LIGHT,
+    NEUTRAL,
+    SOFT,
+    labels,
+    legend,
+    line_with_band,
+    panels,
+    slots,
+)
+from domainwise.sweeps.tables import Row, table_of
 
 INCHES = 0.21
 """Of height per method."""
@@ -24,40 +38,70 @@ SEARCH_RULES = ("training-domain", "oracle")
 def methods(request: Request) -> Drawing:
     """Every method's average over unseen domains with its standard error, the best first; domains are small dots.
 
-    Methods far below the others are numbers at the left edge.
+    At the right the paired difference to ERM, a full dot where it is clear. Methods far below the others are numbers at
+    the left edge.
     """
     table = table_of(request.group, selected(request.curves, request.rule), request.rule)
     known = [(row, row.average) for row in table.rows if row.average is not None]
     if len(known) < 2:
         raise TooFew(request, "two methods evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
     known.sort(key=lambda item: item[1].mean)
-    figure = Figure(figsize=(6.4, INCHES * len(known) + 0.9), layout="constrained")
-    axis = figure.subplots()
-    lowest = statistics.median(average.mean for _, average in known) - FAR
-    near = [cell.mean for row, average in known if average.mean >= lowest for cell in row.cells.values()]
+    compared = any(row.difference is not None for row, _ in known)
+    figure = Figure(figsize=(8.6 if compared else 6.4, INCHES * len(known) + 0.9), layout="constrained")
+    axes = figure.subplots(1, 1 + compared, sharey=True, squeeze=False, width_ratios=[5, 3][: 1 + compared])[0]
+    far = statistics.median(average.mean for _, average in known) - FAR
+    _averages_axis(axes[0], known, far)
+    axes[0].set_title(f"{title(request.group.experiment.dataset)}, by {request.rule} validation")
+    if compared:
+        _differences_axis(axes[1], [row if average.mean >= far else None for row, average in known])
+        axes[1].set(xlabel="points; full dots are clear", title=f"minus {table.baseline}, paired")
+        sentences = [table.sentence(row.method) for row, _ in reversed(known) if row.difference is not None]
+    else:
+        sentences = [f"{table.baseline} was not run here: differences to it cannot be tested."]
+    return Drawing(figure, sentences)
+
+
+def _colour(row: Row) -> str:
+    return LIGHT[{NEUTRAL: 0, FIRST: 1}.get(row.method.algorithm, 3)]
+
+
+def _averages_axis(axis: Axes, known: Sequence[tuple[Row, Estimate]], far: float) -> None:
+    near = [cell.mean for row, average in known if average.mean >= far for cell in row.cells.values()]
     edge, right = min(near), max(near)
     for position, (row, average) in enumerate(known):
-        name = row.method.algorithm
-        colour = LIGHT[{NEUTRAL: 0, FIRST: 1}.get(name, 3)]
+        colour = _colour(row)
         domains = [cell.mean for cell in row.cells.values()]
         axis.scatter(domains, [position] * len(domains), s=9, color=colour, alpha=0.4, linewidths=0)
-        if average.mean < lowest:
+        if average.mean < far:
             axis.text(edge, position, f"◂ {average}", color=colour, va="center", size="small")
             continue
-        axis.errorbar(
-            [average.mean], [position], xerr=[average.error], fmt="o", color=colour, capsize=2.5, markersize=5
-        )
-        if name == NEUTRAL:
+        axis.errorbar([average.mean], [position], xerr=[average.bar], fmt="o", color=colour, capsize=2.5, markersize=5)
+        if row.method.algorithm == NEUTRAL:
             axis.axvline(average.mean, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
     axis.set_yticks(range(len(known)), [str(row.method) for row, _ in known])
     axis.grid(axis="y", color=HAIR)
     axis.set(xlabel="accuracy on the unseen domain, %", ylim=(-0.7, len(known) - 0.3))
     margin = 0.04 * (right - edge) or 1.0
     axis.set_xlim(edge - margin, right + margin)
-    axis.set_title(f"{title(request.group.experiment.dataset)}, by {request.rule} validation")
-    top = known[-1][1].mean
-    best = [f"{row.method}, {average} %" for row, average in known if math.isclose(average.mean, top)]
-    return Drawing(figure, [f"best on average{', alike' if len(best) > 1 else ''}: {'; '.join(best)}"])
+
+
+def _differences_axis(axis: Axes, rows: Sequence[Row | None]) -> None:
+    """Full dots are clear differences; None is a method far below the others."""
+    axis.axvline(0, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
+    axis.grid(axis="y", color=HAIR)
+    for position, row in enumerate(rows):
+        if row is not None and row.difference is not None:
+            colour, gap = _colour(row), row.difference
+            axis.errorbar(
+                [gap.mean],
+                [position],
+                xerr=[gap.error or 0.0],
+                fmt="o",
+                color=colour,
+                markerfacecolor=colour if gap.clear else GROUND,
+                capsize=2.5,
+                markersize=5,
+            )
 
 
 def draws(request: Request) -> Drawing:
@@ -78,10 +122,13 @@ def draws(request: Request) -> Drawing:
     for axis, (rule, averages) in zip(axes, by_rule.items(), strict=True):
         for method, by_draws in averages.items():
             colour, dash = styles[method]
-            means, errors = [e.mean for e in by_draws], [e.error for e in by_draws]
+            means, errors = [e.mean for e in by_draws], [e.bar for e in by_draws]
             line_with_band(axis, range(1, 1 + len(means)), means, errors, LIGHT[colour], names[method], dash)
             first, last = by_draws[0], by_draws[-1]
-            sentences.append(f"{method} by {rule} validation: {first} % with 1 draw, {last} with {len(means)}")
+            sentences.append(
+                f"{method} by {rule} validation: {first} % with 1 draw, {last} with {len(means)} "
+                f"({counted(last.n, 'trial')})"
+            )
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="draws", ylabel="accuracy on the unseen domain, %")
     legend(figure, axes[0])

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from domainwise.core.phrasing import counted
 from domainwise.protocol.records import PenaltyRecord
 from domainwise.protocol.selection import Column, Method
-from domainwise.protocol.statistics import accuracies, choices, estimate
+from domainwise.protocol.statistics import Estimate, accuracies, choices, estimate
 from domainwise.reports.figures.request import Drawing, Request, TooFew
 from domainwise.reports.learning_curves import (
-    Accuracy,
     LearningCurve,
+    Measure,
     generalisation_gap,
     learning_curves,
     unseen_accuracy,
@@ -47,18 +48,23 @@ def memory(request: Request) -> Drawing:
             "--algorithms ERM,DAT --hparams 1 --full-curves",
         )
     sentences = [
-        f"{one.method}, {column} unseen: {one.mean[-1]:+.1f} ± {one.error[-1]:.1f} points after {one.steps[-1]} steps"
+        f"{one.method}, {column} unseen: {_signed(one.estimates[-1])} points after {one.steps[-1]} steps "
+        f"({counted(one.estimates[-1].n, 'trial')})"
         for column, curves in by_column.items()
         for one in curves
     ]
     return Drawing(_over_steps(by_column, "points"), sentences)
 
 
-def _chosen(request: Request, accuracy: Accuracy) -> dict[Column, list[LearningCurve]]:
+def _signed(value: Estimate) -> str:
+    return f"+{value}" if value.mean >= 0 else str(value)
+
+
+def _chosen(request: Request, measure: Measure) -> dict[Column, list[LearningCurve]]:
     chosen = choices(request.curves, request.rule)
     rows = table_of(request.group, accuracies(chosen), request.rule).rows
     in_order = {row.method: chosen[row.method] for row in rows}
-    return learning_curves(request.curves, in_order, request.columns, accuracy)
+    return learning_curves(request.curves, in_order, request.columns, measure)
 
 
 def _over_steps(by_column: Mapping[Column, Sequence[LearningCurve]], label: str) -> Figure:
@@ -115,8 +121,8 @@ def penalties(request: Request) -> Drawing:
                     values = [getattr(row, penalty) for row in rows_of_run if row.step == step]
                     by_step.setdefault(step, []).append(sum(values) / len(values))
             shown = {step: estimate(values) for step, values in sorted(by_step.items())}
-            lowest = min(lowest, *(e.mean - e.error for e in shown.values()))
-            means, errors = [e.mean for e in shown.values()], [e.error for e in shown.values()]
+            lowest = min(lowest, *(e.mean - e.bar for e in shown.values()))
+            means, errors = [e.mean for e in shown.values()], [e.bar for e in shown.values()]
             line_with_band(axis, list(shown), means, errors, LIGHT[colour], names[method], dash)
         if lowest > 0:
             axis.set_yscale("log")

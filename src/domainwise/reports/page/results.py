@@ -155,7 +155,7 @@ def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
     """A column's cells, drawn on one scale."""
     ours = [row.estimate(column) for row in table.rows]
     paper = [beside[row.method, column][0] if (row.method, column) in beside else None for row in table.rows]
-    ends = [e.mean + sign * e.error for e in ours if e is not None for sign in (-1, 1)]
+    ends = [e.mean + sign * e.bar for e in ours if e is not None for sign in (-1, 1)]
     ends += [p.mean for p in paper if p is not None]
     top = max((e.mean for e in ours if e is not None), default=None)
     cells = []
