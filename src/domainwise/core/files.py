@@ -37,7 +37,7 @@ def read(path: Path | str, tail: int | None = None) -> bytes:
     FileNotFoundError if there is none; Unreadable if there is something else, or it cannot be read.
     """
     try:
-        facts = os.stat(path)
+        facts = os.stat(path)  # noqa: PTH116 (thousands of files: no Path for each)
         if not stat.S_ISREG(facts.st_mode):  # a FIFO that was opened could wait for ever
             raise Unreadable(path, "not a regular file")
         descriptor = os.open(path, os.O_RDONLY | NONBLOCKING)
@@ -51,7 +51,7 @@ def read(path: Path | str, tail: int | None = None) -> bytes:
         finally:
             os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
-        if os.path.islink(path):
+        if os.path.islink(path):  # noqa: PTH114
             raise Unreadable(path, "a link to nothing") from None
         raise FileNotFoundError(path) from None
     except OSError as error:
@@ -103,7 +103,7 @@ def _behind_links(path: Path) -> Path | int:
 def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -112,7 +112,7 @@ def _write_through(target: Path | int, data: bytes) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         target = os.dup(target)
-    with open(target, "wb") as file:
+    with open(target, "wb") as file:  # noqa: PTH123 (it may be the number of an open file)
         file.write(data)
 
 
@@ -204,10 +204,10 @@ def writable_folder(path: Path, argument: str = "out") -> Path:
 
 def writable_file(path: Path, argument: str = "out") -> Path:
     """Makes the file's folder if need be; a path that cannot be written to is a UserError, as with a folder."""
-    target = _behind_links(path)
-    if isinstance(target, int):
-        return path
     try:
+        target = _behind_links(path)
+        if isinstance(target, int):
+            return path
         before = _stat(path)
         if before is not None and stat.S_ISDIR(before.st_mode):
             raise UserError(f"{path} is a folder: name a file", argument=argument)
@@ -216,8 +216,7 @@ def writable_file(path: Path, argument: str = "out") -> Path:
                 raise PermissionError(0, "Permission denied")
             return path
     except OSError as error:
-        if not isinstance(error, NotADirectoryError):
-            raise _unwritable(path, error, argument) from None
+        raise _unwritable(path, error, argument) from None
     writable_folder(target.parent, argument)
     try:
         _try(target)

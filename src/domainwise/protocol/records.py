@@ -83,9 +83,11 @@ class RunFolder:
         """The folder of an existing run, whatever it is called now."""
         path = path.absolute()
         try:
-            run = Run.from_description(json.loads((path / "run.json").read_text()))
-        except (FileNotFoundError, NotADirectoryError):
+            run = Run.from_description(json.loads(files.read(path / "run.json")))
+        except FileNotFoundError:
             raise UserError(f"{path} is no run's folder (no run.json): give OUT/<run id> of a training") from None
+        except files.Unreadable:
+            raise
         except UserError as error:
             raise UserError(f"{path} holds {error}") from None
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -112,7 +114,7 @@ class RunFolder:
 
     def read(self) -> tuple[list[Record], Status | None]:
         """The records so far and how the run ended, if it has. A half-written last line is dropped."""
-        rows = read_rows(self.records_file, _parse)
+        rows = read_rows(self.records_file, parse_row)
         records = [row for row in rows if isinstance(row, Record)]
         return records, rows[-1] if rows and isinstance(rows[-1], Status) else None
 
@@ -140,12 +142,11 @@ class RunFolder:
         """
         try:
             last = files.last_line(self.records_file)
+            if b'"status"' not in last:
+                return None
+            return self.read()[1]
         except FileNotFoundError:
             return None
-        if b'"status"' not in last:
-            return None
-        try:
-            return self.read()[1]
         except UserError as damage:
             return Status(self.run.id, self.last_step() or 0, "failed", str(damage))
 
@@ -153,7 +154,7 @@ class RunFolder:
         """The step of the last evaluation, if there was one and it can be read."""
         try:
             return int(json.loads(files.last_line(self.records_file))["step"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
+        except (FileNotFoundError, UserError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
     def rewind(self, step: int) -> list[Record]:
@@ -201,7 +202,7 @@ class RunFolder:
     def read_audit(self) -> dict[str, Any] | None:
         """The summary of the model's audit, if there is one."""
         try:
-            audit: dict[str, Any] = json.loads(self.audit_file.read_text())
+            audit: dict[str, Any] = json.loads(files.read(self.audit_file))
         except FileNotFoundError:
             return None
         except ValueError:
@@ -220,7 +221,8 @@ class RunFolder:
         return tensors
 
 
-def _parse(row: Any) -> Record | Status:
+def parse_row(row: Any) -> Record | Status:
+    """A row of records.jsonl; TypeError or ValueError if it is none."""
     if "status" in row:
         return Status(**row)
     record = Record(**row)
@@ -238,10 +240,12 @@ def read_rows(path: Path, row: Callable[[Any], T]) -> list[T]:
 
     A last line cut short by a crash (it lacks its newline) is dropped; damage anywhere else is an error.
     """
-    if not path.exists():
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
         return []
     rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
             rows.append(row(json.loads(line)))
         except (ValueError, TypeError):

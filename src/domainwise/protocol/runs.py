@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from domainwise.core import deprecation
@@ -19,6 +19,8 @@ HELD_OUT = 0.2
 TRACKABLE = ("penalties",)
 """Quantities that a run may record besides accuracies, at every evaluation."""
 
+CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+"""The one way to write a description that is hashed."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -88,10 +90,9 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if not self._is_left_out(one)}
-
-    def _is_left_out(self, one: Field[Any]) -> bool:
-        return bool(one.metadata.get("added")) and getattr(self, one.name) == one.default
+        values = vars(self)
+        left_out = {name for name, default in _added_fields(type(self)).items() if values[name] == default}
+        return {name: values[name] for name in _field_names(type(self)) if name not in left_out}
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Run":
@@ -106,7 +107,7 @@ class Run:
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
         described = self.describe() | {"weights": WeightsReference.parse(self.weights).fingerprint}
-        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+        text = CANONICAL.encode(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __hash__(self) -> int:
@@ -128,3 +129,13 @@ class Run:
     def __str__(self) -> str:
         unseen = "+".join(self.test_domains) or "none"
         return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+
+
+@cache
+def _field_names(kind: type[Run]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+@cache
+def _added_fields(kind: type[Run]) -> dict[str, Any]:
+    return {one.name: one.default for one in fields(kind) if one.metadata.get("added")}
