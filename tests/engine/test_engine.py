@@ -15,8 +15,8 @@ from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.sweeps.collection import read_curve
 from domainwise.sweeps.plan_run import plan_run
+from domainwise.sweeps.reading import read_curve
 from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 

@@ -14,7 +14,8 @@ from domainwise.core.errors import UserError
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
-from domainwise.sweeps.collection import Collection, collect, read_curve, with_companions
+from domainwise.sweeps.collection import Collection, collect, with_companions
+from domainwise.sweeps.reading import read_curve
 from handmade_records import a_run, colours, rows, write_done_run, write_run
 
 

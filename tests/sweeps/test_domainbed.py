@@ -198,8 +198,9 @@ def test_damage_is_named_and_the_rest_is_read(copy: Path) -> None:
     collection = collect_domainbed(copy)
     for rule in RULES:
         check(collection, whole, rule)
-    assert len(collection.notes) == 5
+    assert len(collection.notes) == 6
     notes = {Path(note.split(": ")[0]).parent.name: note for note in collection.notes}
+    assert "cannot be read" in notes["unreadable"]
     assert "no evaluation" in notes["empty"] and "no evaluation" in notes["cut"]
     assert "2 of 2 lines" in notes["foreign"] and "line 1 lacks 'args'" in notes["foreign"]
     assert "line 1 is not a record" in notes["binary"] and "1 of " in notes[victim.parent.name]

@@ -185,7 +185,7 @@ def audit_selected(folder: Path, wanted: RunFilter, data_root: Path | None, devi
     """Audits the selected models that were not audited before; runs without a model are skipped."""
     any_audited = False
     data: dict[tuple[str, int], Environments] = {}
-    for run, choices in selected_runs(collect(folder), wanted).items():
+    for run, choices in selected_runs(collect(folder).finished(), wanted).items():
         run_folder = RunFolder(folder, run)
         summary = run_folder.read_audit()
         if summary is None and run_folder.model_file.is_file():

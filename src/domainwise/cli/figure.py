@@ -36,6 +36,7 @@ def figure(
     selection: Annotated[
         str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
     ] = None,
+    partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:
     """Draw an ablation or learning curves, from records alone, for a paper or a slide.
@@ -51,13 +52,13 @@ def figure(
     from domainwise.protocol.selection import RULES
     from domainwise.reports.figures import draw
     from domainwise.reports.style import check_format, save
-    from domainwise.sweeps.domainbed import collect_any
+    from domainwise.sweeps.domainbed import collect_results
 
     path = out or folder / f"{name}.png"
     check_format(path)
     if selection is not None and selection not in RULES:
         raise unknown("selection rule", selection, RULES)
-    collection = collect_any(folder)
+    collection = collect_results(folder, partial)
     print_notes(collection.notes)
     files.writable_file(path)
     drawing = draw(

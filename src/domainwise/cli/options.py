@@ -84,6 +84,7 @@ ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train 
 Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
 
 # Results
+Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]
 Baseline = Annotated[str, typer.Option(help="What paired differences are taken to.")]
 Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
 OptionalPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]

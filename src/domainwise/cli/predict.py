@@ -54,9 +54,7 @@ def predict(
     loaded = load_model(model, device=device)
     paths = find_images(images)
     if csv_file is not None:
-        if csv_file.is_dir():
-            raise UserError(f"--csv {csv_file} is a folder: name a file")
-        files.writable_folder(csv_file.parent, argument="csv")
+        files.writable_file(csv_file, argument="csv")
     if loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "

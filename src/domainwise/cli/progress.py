@@ -150,7 +150,7 @@ class RunsProgress:
 
     def _update_best(self, run: "Run") -> None:
         from domainwise.protocol.records import RunFolder
-        from domainwise.sweeps.collection import read_curve
+        from domainwise.sweeps.reading import read_curve
         from domainwise.sweeps.status import best_evaluation
 
         best = best_evaluation(read_curve(RunFolder(self.out, run))[0])

@@ -27,6 +27,7 @@ def report(
     ] = False,
     data_root: options.DataRoot = None,
     device: options.Device = "cpu",
+    partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:
     """Write one HTML page with all results: tables under every selection rule, curves, figures, what models look at.
@@ -44,8 +45,8 @@ def report(
             from domainwise.reports.page.models import ModelOptions
 
             models = ModelOptions(data_root, device, shift, lambda what: status.update(escape(what)))
-        path, collection = write_page(folder, out, baseline=baseline, models=models)
-    print_notes(collection.notes)
+        path, collection = write_page(folder, out, baseline=baseline, models=models, partial=partial)
+    print_notes([*collection.notes, *collection.completeness().sentences])
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})
     else:

@@ -3,6 +3,8 @@
 import shlex
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +16,14 @@ from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from domainwise.protocol.runs import Run
+    from domainwise.sweeps.collection import Collection
     from domainwise.sweeps.status import SweepProgress
 
 EXAMPLES = "Examples:  [bold]domainwise status runs/sweep[/]   ·   [bold]domainwise status runs/sweep --watch[/]"
 WATCH_SECONDS = 2.0
+REST = 4
+"""How many times as long as it read --watch waits before it reads again."""
 
 
 def list_failures(progress: "SweepProgress") -> None:
@@ -52,31 +58,52 @@ def status(
 
     A training and a demo keep no plan: of these the runs that have begun are counted.
     """
+    from domainwise.cli.table import print_notes
+    from domainwise.sweeps.collection import collect, runs_parent
     from domainwise.sweeps.plan import planned_runs, saved_plans
-    from domainwise.sweeps.status import begun_runs, best_so_far, sweep_progress
+    from domainwise.sweeps.status import best_so_far, sweep_progress
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
-    planned = planned_runs(list(saved_plans(folder)))
-    runs = planned or begun_runs(folder)
+    planned = planned_runs(list(saved_plans(folder, skip_damaged=True)))
+    parent = runs_parent(folder)
+
+    def look() -> "tuple[SweepProgress, Sequence[Run], Collection]":
+        collection = collect(folder)
+        runs = planned or collection.runs
+        return sweep_progress(parent, runs, collection), runs, collection
+
+    progress, runs, collection = look()
     if not runs:
-        raise UserError(f"{folder} holds neither a plan nor a run: give the folder of a sweep (its --out)")
+        why = f" ({collection.notes[0]})" if collection.notes else ""
+        raise UserError(f"{folder} holds neither a plan nor a run{why}: give the folder of a sweep (its --out)")
     if not planned:
         errors_console.print("note: no plan is kept here; runs that have not begun yet are not counted")
-    parent = folder.resolve().parent if (folder / "run.json").is_file() else folder
-    progress = sweep_progress(parent, runs)
+    ids = {run.id for run in runs}
+    print_notes([note for name, note in zip(collection.damaged, collection.notes, strict=False) if name not in ids])
     if as_json:
-        best = best_so_far(parent, runs)
+        best = best_so_far(collection, runs)
         print_json(progress_json(progress) | {"best": None if best is None else best.as_json()})
         return
     if watch:
-        with Live(str(progress), console=console, refresh_per_second=4, transient=True) as live:
+        with snapshots(str(progress)) as show:
             while progress.remaining or progress.running:
-                time.sleep(WATCH_SECONDS)
-                runs = planned or begun_runs(folder)
-                progress = sweep_progress(parent, runs)
-                live.update(str(progress))
+                began = time.monotonic()
+                progress, runs, collection = look()
+                show(str(progress))
+                time.sleep(max(WATCH_SECONDS, REST * (time.monotonic() - began)))
     say(str(progress))
-    if best := best_so_far(parent, runs):
+    if best := best_so_far(collection, runs):
         say(str(best))
     list_failures(progress)
+
+
+@contextmanager
+def snapshots(first: str) -> "Iterator[Callable[[str], None]]":
+    """Context manager that yields a function that shows a line: in place of the last one, or below it in a pipe."""
+    if not console.is_terminal:
+        say(first)
+        yield say
+        return
+    with Live(first, console=console, refresh_per_second=4, transient=True) as live:
+        yield live.update

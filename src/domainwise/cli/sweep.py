@@ -169,8 +169,8 @@ def run_plans(
     events = launch_plans(plans, settings, **launcher)
     say(f"{counted(len(runs), 'run')} into {settings.out}{_in_brackets(differences)}", errors_console)
     follow_runs(runs, events, settings.out)
-    progress = sweep_progress(settings.out, runs)
-    collected = collect(settings.out)
+    collected = collect(settings.out).finished()
+    progress = sweep_progress(settings.out, runs, collected)
     if show is not None:
         show(collected)
     elif as_json:

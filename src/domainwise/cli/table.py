@@ -42,18 +42,24 @@ def table(
     paper: Annotated[
         str | None, typer.Option(help="Put a table of the paper beside ours: its number or label.")
     ] = None,
+    partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:
-    """Accuracy per unseen domain and average, with the selection rule that chose it."""
+    """Accuracy per unseen domain and average, with the selection rule that chose it.
+
+    Runs that failed or are not finished are left out, and the caption says which.
+    """
     from domainwise.core.table import comma_separated
-    from domainwise.sweeps.domainbed import collect_any
+    from domainwise.sweeps.domainbed import collect_results
     from domainwise.sweeps.tables import accuracy_tables
 
     form = "json" if as_json else form
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
-    collection = collect_any(folder)
+    collection = collect_results(folder, partial)
     print_notes(collection.notes)
+    if paper is not None or form == "csv":  # which have no caption
+        print_notes(collection.completeness().sentences)
     if paper is not None:
         from domainwise.reports.paper_comparison import compare
 

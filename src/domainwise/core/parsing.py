@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import stat
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from domainwise.core import files
 from domainwise.core.errors import UserError
 
 LARGEST_FILE = 1 << 24
@@ -52,21 +52,9 @@ Seconds = Annotated[float, Range(0)]
 FilePath = Annotated[str, Longest(4_200)]
 
 
-def read_file(path: Path, advice: str, limit: int = LARGEST_FILE) -> bytes:
+def read_file(path: Path | str, advice: str, limit: int = LARGEST_FILE) -> bytes:
     """The bytes of a plain file of at most `limit` bytes. One that is not there is a FileNotFoundError."""
-    try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise UserError(f"{path} is not a file: {advice}")
-        if facts.st_size > limit:
-            raise UserError(f"{path} is larger than {limit >> 20:,} MiB: {advice}")
-        return path.read_bytes()
-    except NotADirectoryError as error:
-        raise FileNotFoundError(*error.args) from None
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}): {advice}") from None
+    return files.read(path, limit=limit, advice=advice)
 
 
 def parse(data: bytes, kind: type[T], where: object, advice: str) -> T:

@@ -7,6 +7,7 @@ metadata say), or `rows`, float32 [N, D], for vectors; N is dynamic. Its outputs
 
 import json
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,16 +34,15 @@ def export(model: Model, to: str, out: Path) -> Path:
         raise unknown("format to export to", to, SUFFIXES)
     if model.batch_dependent:
         raise UserError(f"predictions of {model.card.algorithm} depend on their batch: it cannot be exported")
-    if out.is_dir():
-        raise UserError(f"{out} is a folder: name a file")
+    files.writable_file(out)
     graph = Graph(Model(model.card, model.algorithm.state_dict(), device="cpu"))
-    files.writable_folder(out.parent)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / f"draft{SUFFIXES[to]}"
         with _quiet():
             _FORMATS[to](graph, draft)
             _check(graph, _RUNNERS[to](draft))
-        draft.replace(out)
+        with draft.open("rb") as checked, files.atomic(out) as file:
+            shutil.copyfileobj(checked, file)
     return out
 
 

@@ -22,10 +22,10 @@ from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
 from domainwise.protocol.spaces import HParams
-from domainwise.sweeps.collection import read_curve
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.launch import launch
 from domainwise.sweeps.plan import Plan, plan_sweep
+from domainwise.sweeps.reading import read_curve
 
 
 def plan_candidates(

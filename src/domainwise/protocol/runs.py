@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import Field, dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ HELD_OUT = 0.2
 TRACKABLE = ("penalties",)
 """Quantities that a run may record besides accuracies, at every evaluation."""
 
+CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+"""The one way to write a description that is hashed."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -91,10 +93,9 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if not self._is_left_out(one)}
-
-    def _is_left_out(self, one: Field[Any]) -> bool:
-        return bool(one.metadata.get("added")) and getattr(self, one.name) == one.default
+        values = vars(self)
+        left_out = {name for name, default in _added_fields(type(self)).items() if values[name] == default}
+        return {name: values[name] for name in _field_names(type(self)) if name not in left_out}
 
     @classmethod
     def from_description(cls, description: Any, where: object = "a run", advice: str = "plan it again") -> "Run":
@@ -105,7 +106,7 @@ class Run:
         return check(description, cls, where, advice)
 
     @classmethod
-    def read(cls, file: Path) -> "Run":
+    def read(cls, file: Path | str) -> "Run":
         """The run of a run.json; one that is not there is a FileNotFoundError."""
         advice = "restore it or train again"
         return cls.from_description(parse_any(read_file(file, advice), file, advice), file, advice)
@@ -114,7 +115,7 @@ class Run:
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
         described = self.describe() | {"weights": WeightsReference.parse(self.weights).fingerprint}
-        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
+        text = CANONICAL.encode(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __hash__(self) -> int:
@@ -136,3 +137,13 @@ class Run:
     def __str__(self) -> str:
         unseen = "+".join(self.test_domains) or "none"
         return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+
+
+@cache
+def _field_names(kind: type[Run]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+@cache
+def _added_fields(kind: type[Run]) -> dict[str, Any]:
+    return {one.name: one.default for one in fields(kind) if one.metadata.get("added")}

@@ -6,23 +6,26 @@ goes into one table: all runs that differ only in algorithm, domains, draw and t
 
 import gc
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.records import PenaltyRecord, RunFolder, Status, read_columns
+from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
 from domainwise.protocol.runs import Run, WeightsReference
-from domainwise.protocol.selection import Curve, Method, known_losses
+from domainwise.protocol.selection import Curve, Method
+from domainwise.sweeps.completeness import COUNTED, Completeness
 from domainwise.sweeps.published import is_published, read_published
+from domainwise.sweeps.reading import read_runs
 
 
 @dataclass(frozen=True, order=True)
@@ -54,6 +57,36 @@ class Collection(Tabular):
     """Every run found, evaluated or not."""
     searched: str = "draw"
     """What a search chooses from: draws, or candidates if all plans of the folder say so."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """{run's id: how long it had taken at its last evaluation}."""
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    """{name of a run's folder: why it cannot be read}."""
+    partial: bool = True
+    """Whether the curves are also those of runs that have not come to their end."""
+    jobs: bool = field(default=False, compare=False)
+    """Whether the runs are jobs of DomainBed, which counts them all, whether they have come to their end or not."""
+
+    def finished(self) -> "Collection":
+        """Without the curves of runs that failed or are not finished.
+
+        A run that diverged stays: it has come to its end, and without it methods that diverge would look better.
+        """
+        if self.jobs:
+            return self
+        ended = {key for key, status in self.statuses.items() if status.status in COUNTED}
+        return replace(self, curves=tuple(curve for curve in self.curves if curve.run.id in ended), partial=False)
+
+    @cached_property
+    def incomplete(self) -> tuple[Run, ...]:
+        """The runs that are not done."""
+        done = {key for key, status in self.statuses.items() if status.status == "done"}
+        return tuple(run for run in self.runs if run.id not in done)
+
+    def completeness(self, runs: Iterable[Run] | None = None) -> Completeness:
+        """Which of these runs, by default of all, did not come to a good end."""
+        return Completeness.of(
+            self.incomplete if runs is None else runs, self.statuses, self.partial, named=not self.jobs
+        )
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; runs that leave out two domains serve as companions only."""
@@ -147,7 +180,7 @@ def runs_parent(folder: Path) -> Path:
 def collect(folder: Path) -> Collection:
     """Reads every run below a folder, or the one whose own folder it is, or those published in it.
 
-    Anything else in the folder is noted and skipped.
+    Anything else in the folder is noted and skipped, and so is what cannot be read.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
@@ -177,26 +210,21 @@ def _collect(folder: Path) -> Collection:
     statuses: dict[str, Status] = {}
     notes: list[str] = []
     runs: list[Run] = []
-    for path in sorted(folder.glob("*/run.json")) or list(folder.resolve().glob("run.json")):
-        try:
-            run = Run.read(path)
-        except UserError as error:
-            notes.append(f"{path.parent}: skipped ({error})")
+    seconds: dict[str, float] = {}
+    damaged: dict[str, str] = {}
+    for path, found in read_runs(folder):
+        if isinstance(found, UserError):
+            notes.append(f"{path}: skipped ({found})")
+            damaged[path.rpartition(os.sep)[2]] = str(found)
             continue
-        if path.parent.name != run.id:
-            notes.append(f"{path.parent}: skipped (its run.json describes {run.id}: a copy, or damaged)")
-            continue
-        try:
-            curve, status = read_curve(RunFolder(path.parent.parent, run))
-        except UserError as error:
-            notes.append(f"{path.parent}: skipped ({error})")
-            continue
-        runs.append(run)
-        if status is not None:
-            statuses[run.id] = status
-        if curve.steps:
-            curves.append(curve)
-    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), _searched(folder))
+        runs.append(found.run)
+        if found.status is not None:
+            statuses[found.run.id] = found.status
+        if found.curve.steps:
+            curves.append(found.curve)
+            seconds[found.run.id] = found.seconds
+    searched = _searched(folder)
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), searched, seconds, damaged)
 
 
 def _searched(folder: Path) -> str:
@@ -204,35 +232,10 @@ def _searched(folder: Path) -> str:
     searches = set()
     for path in (folder / "plans").glob("*.json"):
         try:
-            searches.add(json.loads(path.read_text()).get("search", "draws"))
-        except (OSError, ValueError, AttributeError):  # status and publish report a damaged plan
+            searches.add(json.loads(files.read(path)).get("search", "draws"))
+        except (OSError, UserError, ValueError, AttributeError):  # status and publish report a damaged plan
             searches.add("draws")
     return "candidate" if searches == {"candidates"} else "draw"
-
-
-def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
-    """A run's curve, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
-    try:
-        columns, status = read_columns(folder.lines(), folder.run)
-        at: dict[tuple[str, str], list[int]] = {}
-        values: dict[tuple[str, str], list[float]] = {}
-        losses = dict(zip(columns["step"], columns["training_loss"], strict=True))
-        for domain, split, step, score in zip(
-            *(columns[name] for name in ("domain", "split", "step", "accuracy")), strict=True
-        ):
-            part = (domain, split)
-            at.setdefault(part, []).append(step)
-            values.setdefault(part, []).append(score)
-        steps = next(iter(at.values()), [])
-        if any(others != steps for others in at.values()) or steps != sorted(set(steps)):
-            raise ValueError("not one row per step, domain and split")
-        accuracy = {part: np.array(column, dtype=np.float64) for part, column in values.items()}
-    except (FileNotFoundError, ValueError, TypeError, KeyError, UserError):
-        records, status = folder.read()
-        return Curve.of(folder.run, records), status
-    if status is None:
-        folder.check_unfinished()
-    return Curve(folder.run, tuple(steps), accuracy, training_loss=known_losses(list(losses.values()))), status
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import HELD_OUT, Run
@@ -63,6 +65,23 @@ def collect_any(folder: Path) -> Collection:
     return collect_domainbed(folder) if is_domainbed(folder) else collect(folder)
 
 
+def collect_results(folder: Path, partial: bool = False) -> Collection:
+    """Reads a folder for its results: without runs that failed or are not finished, unless `partial`.
+
+    Jobs of DomainBed are all counted, as its own collection does.
+    """
+    everything = collect_any(folder)
+    finished = everything if partial else everything.finished()
+    if everything.curves and not finished.curves:
+        states = everything.completeness().counts
+        raise UserError(
+            f"{folder}: none of {counted(len(everything.runs), 'run')} there is finished ({states}): wait for one, or look "
+            "at partial results",
+            argument="partial",
+        )
+    return finished
+
+
 def collect_domainbed(folder: Path) -> Collection:
     """Reads every job in a folder as DomainBed's own collection does, which looks at records only, never at `done`.
 
@@ -90,19 +109,19 @@ def collect_domainbed(folder: Path) -> Collection:
         curves.append(curve)
         if jobs[job].done:
             statuses[curve.run.id] = Status(curve.run.id, curve.steps[-1], "done", "")
-    return Collection(tuple(curves), statuses, tuple(notes), tuple(curve.run for curve in curves))
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(curve.run for curve in curves), jobs=True)
 
 
 def _results(folder: Path) -> list[Path]:
-    return [path for path in (folder / RESULTS, *sorted(folder.glob(f"*/{RESULTS}"))) if path.is_file()]
+    return [path for path in (folder / RESULTS, *sorted(folder.glob(f"*/{RESULTS}"))) if os.path.lexists(path)]
 
 
 def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
     """Adds a file's evaluations to those of their jobs; returns notes on skipped lines."""
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        return [f"{path}: skipped ({error.strerror})"]
+        lines = files.read(path).split(b"\n")
+    except (UserError, FileNotFoundError) as error:
+        return [f"{path}: skipped ({error})"]
     read, faults = 0, []
     for number, line in enumerate(lines, 1):
         if not line.strip():

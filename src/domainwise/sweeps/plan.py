@@ -7,6 +7,7 @@ plans/<id>.runs.json.gz    the description of each of its runs: they can be read
 import gzip
 import hashlib
 import json
+import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -30,6 +31,7 @@ from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
 from domainwise.sweeps.spaces import paper_space
 
+log = logging.getLogger(__name__)
 SETTINGS = ("multi", "single")
 SPACES = ("domainbed", "paper")
 SEARCHES = ("draws", "candidates")
@@ -228,20 +230,30 @@ def plan_sweep(
     )
 
 
-def saved_plans(folder: Path) -> Iterator[Plan]:
-    """The plans a sweep's folder holds, with their runs."""
+def saved_plans(folder: Path, *, skip_damaged: bool = False) -> Iterator[Plan]:
+    """The plans a sweep's folder holds, with their runs. One that cannot be read is an error, or skipped and logged."""
+    files.complete_replacement(folder)
     for path in sorted((folder / "plans").glob("*.json")):
         try:
-            plan = Plan.from_description(json.loads(path.read_text()))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise UserError(
-                f"{path} is not a plan of this version: delete it, or run the sweep's command again"
-            ) from None
+            plan = _read_plan(path)
+        except UserError as error:
+            if not skip_damaged:
+                raise
+            log.warning("%s; its runs that have not begun are not counted", error)
+            continue
         _check_names(plan, folder)
         runs = _read_runs(plan, path.parent)
         if runs is not None:
             vars(plan)["_runs"] = runs  # in place of expanding the plan, which imports its algorithms and torch
         yield plan
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.from_description(json.loads(files.read(path)))
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        reason = f"{path} is not a plan of this version: delete it, or run the sweep's command again"
+        raise UserError(reason) from None
 
 
 def _runs_file(plans: Path, plan: Plan) -> Path:
@@ -251,7 +263,7 @@ def _runs_file(plans: Path, plan: Plan) -> Path:
 def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
     """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
     try:
-        saved = json.loads(gzip.decompress(_runs_file(plans, plan).read_bytes()))
+        saved = json.loads(gzip.decompress(files.read(_runs_file(plans, plan))))
         runs = [Run.from_description(description) for description in saved["runs"]]
         return runs if saved["plan"] == plan.id else None
     except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError):

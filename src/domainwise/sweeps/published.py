@@ -99,6 +99,7 @@ class PublishedRun:
 
 
 def is_published(folder: Path) -> bool:
+    files.complete_replacement(folder)
     return (folder / FILE).is_file()
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from domainwise.core.locks import lock_holder
 from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import usual_selection
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve, Method
-from domainwise.sweeps.collection import collect
+from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.published import is_published
 
 
@@ -42,31 +42,29 @@ class SweepProgress:
         return f"{counted(self.total, 'run')}: {', '.join(parts)}{left}"
 
 
-def begun_runs(folder: Path) -> list[Run]:
-    """The runs that a folder without a plan holds, or the one run whose folder it is."""
-    return list(collect(folder).runs)
+def sweep_progress(folder: Path, runs: Sequence[Run], collection: Collection | None = None) -> SweepProgress:
+    """From the folder as it is now, or as it was collected. The time left follows from runs that are done.
 
-
-def sweep_progress(folder: Path, runs: Sequence[Run]) -> SweepProgress:
-    """Reads one line of each run's records; the time left follows from the seconds per step of runs that ended."""
-    if is_published(folder):
-        known = collect(folder).statuses
-        return _progress(runs, [known[run.id] for run in runs if run.id in known])
+    A run that cannot be read has failed, whatever it says of its end.
+    """
+    collection = collect(folder) if collection is None else collection
+    begun = {run.id for run in collection.runs} if not is_published(folder) else set()
     statuses: list[Status] = []
-    seconds: dict[str, float] = defaultdict(float)  # of each algorithm, over the ended runs that are read
+    seconds: dict[str, float] = defaultdict(float)  # of each algorithm, over the runs that are done
     steps: dict[str, int] = defaultdict(int)
     steps_left: dict[str, int] = defaultdict(int)
     running = 0
     for run in runs:
-        run_folder = RunFolder(folder, run)
-        status = run_folder.status()
+        status = collection.statuses.get(run.id)
+        if run.id in collection.damaged:
+            status = Status(run.id, 0, "failed", collection.damaged[run.id])
         if status is None:
             steps_left[run.algorithm] += run.steps
-            running += run_folder.path.exists() and lock_holder(run_folder.path) is not None
+            running += run.id in begun and lock_holder(folder / run.id) is not None
             continue
         statuses.append(status)
-        if status.status == "done" and len(statuses) <= SAMPLED and (records := run_folder.read()[0]):
-            seconds[run.algorithm] += records[-1].seconds
+        if status.status == "done" and run.id in collection.seconds:
+            seconds[run.algorithm] += collection.seconds[run.id]
             steps[run.algorithm] += run.steps
     seconds_left = None
     if steps and steps_left:
@@ -118,12 +116,8 @@ def best_evaluation(curve: Curve) -> BestSoFar | None:
     return BestSoFar(run, rule, float(scores[best]), unseen)
 
 
-def best_so_far(folder: Path, runs: Sequence[Run]) -> BestSoFar | None:
+def best_so_far(collection: Collection, runs: Sequence[Run]) -> BestSoFar | None:
     """The best evaluation of all these runs."""
     ids = {run.id for run in runs}
-    best = [best_evaluation(curve) for curve in collect(folder).curves if curve.run.id in ids]
+    best = [best_evaluation(curve) for curve in collection.curves if curve.run.id in ids]
     return max((one for one in best if one is not None), key=lambda one: one.score, default=None)
-
-
-SAMPLED = 200
-"""How many ended runs are read for the estimate."""

@@ -25,9 +25,10 @@ from domainwise.protocol.statistics import (
     selected,
     the_test,
 )
-from domainwise.sweeps.collection import Collection, Experiment
+from domainwise.sweeps.collection import Collection, Experiment, experiment
+from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
-from domainwise.sweeps.domainbed import collect_any
+from domainwise.sweeps.domainbed import collect_results
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ class AccuracyTable(Tabular):
     """The dataset's title, distinct from those of other datasets."""
     searched: str = "draw"
     """What the rows were selected from: draws, or the candidates of a comparison."""
+    partial: bool = False
+    """Whether runs are counted that failed or are not finished."""
+    completeness: tuple[str, ...] = ()
+    """Sentences on the runs that failed, diverged or are not finished."""
 
     @classmethod
     def of(
@@ -100,7 +105,8 @@ class AccuracyTable(Tabular):
     @property
     def title(self) -> str:
         where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
-        return f"{self.called or title(self.dataset)}: accuracy on {where}, per cent"
+        label = " (partial)" if self.partial else ""
+        return f"{self.called or title(self.dataset)}: accuracy on {where}, per cent{label}"
 
     @property
     def caption(self) -> str:
@@ -118,7 +124,8 @@ class AccuracyTable(Tabular):
         if self.network == DOMAINBED:
             errors += " (DomainBed's: the population deviation / √n)"
         chance = [] if self.chance is None else [f"chance {self.chance:.1f}"]
-        return "; ".join([errors, f"selected by {self.selection} validation", *chance, *self.made_with(), *facts])
+        context = [*chance, *self.made_with(), *facts, *self.completeness]
+        return "; ".join([errors, f"selected by {self.selection} validation", *context])
 
     @property
     def chance(self) -> float | None:
@@ -235,12 +242,15 @@ class AccuracyTables(tuple[AccuracyTable, ...], Tabular):
         return (one.as_table() for one in self)
 
 
-def table(folder: Path | str, selection: str | None = None, *, baseline: str = "ERM") -> AccuracyTables:
+def table(
+    folder: Path | str, selection: str | None = None, *, baseline: str = "ERM", partial: bool = False
+) -> AccuracyTables:
     """The accuracy tables of a folder: a sweep's, a published one, or DomainBed's output.
 
     `selection` is a rule of model selection, "all" for a table under each rule, or None for each dataset's usual rule.
+    Runs that failed or are not finished are left out unless `partial`; captions say which.
     """
-    return accuracy_tables(Path(folder), collect_any(Path(folder)), selection, baseline)
+    return accuracy_tables(Path(folder), collect_results(Path(folder), partial), selection, baseline)
 
 
 def accuracy_tables(folder: Path, collection: Collection, selection: str | None, baseline: str) -> AccuracyTables:
@@ -274,7 +284,9 @@ def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM
     result = []
     for group in groups(collection):
         chosen = rule or usual_selection(group.experiment.dataset)
-        result.append(table_of(group, selected(group.curves, chosen), chosen, baseline))
+        one = table_of(group, selected(group.curves, chosen), chosen, baseline)
+        complete = completeness(collection, group)
+        result.append(replace(one, partial=complete.is_partial, completeness=tuple(complete.sentences)))
     names = titles(one.dataset for one in result)
     return [replace(one, called=names[one.dataset], searched=collection.searched) for one in result if one.rows]
 
@@ -290,8 +302,8 @@ class Group:
 def groups(collection: Collection) -> list[Group]:
     """Experiments that differ in their steps only are put together, as in the paper, where no method occurs twice."""
     alike: dict[Experiment, list[tuple[Experiment, list[Curve]]]] = {}
-    for experiment, curves in collection.experiments().items():
-        alike.setdefault(replace(experiment, steps=0), []).append((experiment, curves))
+    for one, curves in collection.experiments().items():
+        alike.setdefault(replace(one, steps=0), []).append((one, curves))
     result: list[Group] = []
     for members in alike.values():
         methods = [method for _, curves in members for method in {Method.of(curve.run) for curve in curves}]
@@ -300,10 +312,17 @@ def groups(collection: Collection) -> list[Group]:
     return result
 
 
+def completeness(collection: Collection, group: Group) -> Completeness:
+    """Which runs of a table's experiments did not come to a good end, whether they have a curve or not."""
+    where = replace(group.experiment, steps=0)
+    alike = (run for run in collection.incomplete if replace(experiment(run), steps=0) == where)
+    return collection.completeness(alike)
+
+
 def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> AccuracyTable:
     """The table of selected scores, each row with how much was searched for it."""
-    experiment = group.experiment
-    bare = AccuracyTable.of(experiment.dataset, rule, scores, list(ALGORITHMS), baseline)
+    shared = group.experiment
+    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline)
     rows = []
     for row in bare.rows:
         curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
@@ -313,12 +332,12 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     return replace(
         bare,
         rows=tuple(rows),
-        setting=experiment.setting,
-        network=experiment.network,
+        setting=shared.setting,
+        network=shared.network,
         weights=next((curve.run.weights for curve in group.curves), ""),
-        precision=experiment.precision,
-        augmentation=experiment.augmentation,
-        image_size=experiment.image_size,
+        precision=shared.precision,
+        augmentation=shared.augmentation,
+        image_size=shared.image_size,
     )
 
 

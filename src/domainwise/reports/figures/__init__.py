@@ -1,6 +1,7 @@
 """Figures from records alone, by name: `domainwise figure NAME DIR`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,7 +14,8 @@ from domainwise.reports.figures.methods import draws, methods
 from domainwise.reports.figures.request import Drawing, Request, TooFew
 from domainwise.reports.style import SETTINGS
 from domainwise.sweeps.collection import Collection
-from domainwise.sweeps.tables import groups
+from domainwise.sweeps.completeness import Completeness
+from domainwise.sweeps.tables import completeness, groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
@@ -54,11 +56,19 @@ def draw(
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
             with mpl.rc_context(SETTINGS):
-                return FIGURES[name](Request(folder, group, chosen, algorithms))
+                drawing = FIGURES[name](Request(folder, group, chosen, algorithms))
+                return _labelled(drawing, completeness(collection, group))
         except TooFew as error:
             missing = missing or error
     assert missing is not None
     raise missing
+
+
+def _labelled(drawing: Drawing, complete: Completeness) -> Drawing:
+    """Says which runs did not come to a good end; a figure that counts such runs shows it too."""
+    if complete.is_partial:
+        drawing.figure.suptitle(f"partial: {complete.counts}", size="small")
+    return replace(drawing, sentences=[*drawing.sentences, *complete.sentences])
 
 
 __all__ = ["FIGURES", "Drawing", "Request", "TooFew", "draw"]

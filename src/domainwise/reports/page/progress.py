@@ -69,10 +69,10 @@ def progress(folder: Path, collection: Collection) -> PageProgress:
     if is_domainbed(folder):
         return PageProgress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
     parent = runs_parent(folder)
-    plans = list(saved_plans(folder))
+    plans = list(saved_plans(folder, skip_damaged=True))
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}
     runs |= {key: run for key, (run, _) in planned.items()}
-    now = sweep_progress(parent, list(runs.values()))
+    now = sweep_progress(parent, list(runs.values()), collection)
     failures = []
     for status in now.failed:
         run, plan = planned.get(status.run, (runs[status.run], None))

@@ -13,7 +13,8 @@ from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
 from domainwise.sweeps.collection import Collection
-from domainwise.sweeps.tables import AccuracyTable, Group, Row, groups, table_of
+from domainwise.sweeps.completeness import Completeness
+from domainwise.sweeps.tables import AccuracyTable, Group, Row, completeness, groups, table_of
 
 Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
 
@@ -110,19 +111,19 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         name = names[group.experiment.dataset]
         views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
-            facts = _facts(group, next(iter(views.values())).table)
+            facts = _facts(group, next(iter(views.values())).table, completeness(collection, group))
             result.append(Section(name, facts, views, group))
     return result
 
 
-def _facts(group: Group, table: AccuracyTable) -> str:
+def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
     """The settings that distinguish an experiment from others."""
     experiment = group.experiment
     setting = "leave one domain out" if experiment.setting == "multi" else "train on one domain"
     parts = [setting, *table.made_with()]
     parts += [f"without {', '.join(experiment.unused)}"] if experiment.unused else []
     parts += [f"seed {experiment.seed}"] if experiment.seed else []
-    return " · ".join([*parts, counted(len(group.curves), "run")])
+    return " · ".join([*parts, counted(len(group.curves), "run"), *complete.sentences])
 
 
 def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:

@@ -43,27 +43,36 @@ def report(
     models: bool = True,
     data_root: Path | None = None,
     device: str = "cpu",
+    partial: bool = False,
 ) -> Path:
     """Writes one HTML page with all results of a folder of runs, `report.html` in it by default; returns its path.
 
-    Without `models` the page is made from records alone, and neither torch nor the data are needed.
+    Without `models` the page is made from records alone, and neither torch nor the data are needed. Runs that failed or
+    are not finished are counted only if `partial`.
     """
     options = None
     if models:
         from domainwise.reports.page.models import ModelOptions
 
         options = ModelOptions(data_root, device)
-    return write_page(Path(folder), Path(out) if out is not None else None, baseline=baseline, models=options)[0]
+    path = Path(out) if out is not None else None
+    return write_page(Path(folder), path, baseline=baseline, models=options, partial=partial)[0]
 
 
 def write_page(
-    folder: Path, out: Path | None = None, *, baseline: str = "ERM", models: "ModelOptions | None" = None
+    folder: Path,
+    out: Path | None = None,
+    *,
+    baseline: str = "ERM",
+    models: "ModelOptions | None" = None,
+    partial: bool = False,
 ) -> tuple[Path, Collection]:
     """Writes the page, completely or not at all; returns its path and the collection it was made from.
 
     With `models`, trained models are analysed too; without, the page is made from records alone.
     """
     collection = collect_any(folder)
+    collection = collection if partial else collection.finished()
     check_baseline(baseline, collection)
     if not collection.runs:
         why = f" ({collection.notes[0]})" if collection.notes else ""
@@ -76,6 +85,7 @@ def write_page(
 def render(folder: Path, collection: Collection, baseline: str, models: "ModelOptions | None") -> str:
     """The page as text. The same records give the same page."""
     shown = sections(collection, baseline)
+    notes = [*collection.completeness().sentences, *collection.notes]
     rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
     environment = Environment(
         loader=PackageLoader("domainwise.reports", "page"),
@@ -95,8 +105,8 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
         "rule": usual_rule(shown, rules),
         "colours": colours(shown),
         "progress": progress(folder, collection),
-        "notes": collection.notes[:NOTES],
-        "more_notes": max(0, len(collection.notes) - NOTES),
+        "notes": notes[:NOTES],
+        "more_notes": max(0, len(notes) - NOTES),
         "version": package_version("domainwise") or "",
         "updated": last_change(folder),
         "drawing": drawing,

@@ -1,0 +1,129 @@
+"""Reading the folders of runs, thousands of them: each file once, and what cannot be read is said, never waited for."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.parsing import parse
+from domainwise.protocol.checked_lines import intact, unseal
+from domainwise.protocol.columns import Columns, parse_columns
+from domainwise.protocol.records import ADVICE, LARGEST, RunFolder, Status
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Curve, known_losses
+
+IDENTITY = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """What the folder of a run says: its evaluations, how it ended if it has, and the seconds it had taken by then."""
+
+    run: Run
+    curve: Curve
+    status: Status | None
+    seconds: float = 0.0
+
+
+def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
+    """(path, what it holds or why it cannot be read) of every run below a folder, or of the folder's own run."""
+    found = False
+    for path in _folders(folder):
+        try:
+            records = read_run(path)
+        except UserError as error:
+            found = True
+            yield path, error
+        else:
+            if records is not None:
+                found = True
+                yield path, records
+    if not found and os.path.lexists(folder / "run.json"):
+        own = str(folder.resolve())
+        try:
+            records = read_run(own)
+            if records is not None:
+                yield own, records
+        except UserError as error:
+            yield own, error
+
+
+def _folders(folder: Path) -> list[str]:
+    """Everything in a folder that may be the folder of a run, by name."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries if not entry.name.startswith(".") and _may_be_folder(entry))
+    except OSError as error:
+        raise files.Unreadable(folder, error.strerror) from None
+
+
+def _may_be_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether it is a folder, or is called like one of a run and is none."""
+    try:
+        return entry.is_dir() or IDENTITY.fullmatch(entry.name) is not None
+    except OSError:
+        return True
+
+
+def read_run(path: str) -> RunRecords | None:
+    """The run of a folder; None if the folder is something else, a UserError if it cannot be read as the run it is."""
+    name = path.rpartition(os.sep)[2]
+    try:
+        run = Run.read(f"{path}{os.sep}run.json")
+    except FileNotFoundError:
+        if IDENTITY.fullmatch(name) and (not Path(path).is_dir() or os.path.lexists(f"{path}{os.sep}records.jsonl")):
+            raise UserError("it has no run.json") from None
+        return None
+    if name != run.id:
+        raise UserError(f"its run.json describes {run.id}: a copy, or damaged")
+    return read_records(run, path)
+
+
+def read_records(run: Run, path: str) -> RunRecords:
+    """A run's records, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
+    folder = RunFolder(Path(path).parent, run, Path(path).name)
+    try:
+        data = files.read(f"{path}{os.sep}records.jsonl", limit=LARGEST, advice=ADVICE)
+    except FileNotFoundError:
+        folder.check_unfinished()
+        return RunRecords(run, Curve(run, (), {}), None)
+    found = parse_records(data, run)
+    if found is None:
+        records, status = folder.read()
+        return RunRecords(run, Curve.of(run, records), status, records[-1].seconds if records else 0.0)
+    columns, status = found
+    if status is None:
+        folder.check_unfinished()
+    if columns is None:
+        return RunRecords(run, Curve(run, (), {}), status)
+    accuracy = dict(zip(columns.parts, columns.values["accuracy"].T, strict=True))
+    losses = None if columns.training_loss is None else known_losses(columns.training_loss)
+    curve = Curve(run, columns.steps, accuracy, training_loss=losses)
+    return RunRecords(run, curve, status, columns.seconds)
+
+
+def parse_records(
+    data: bytes, run: Run, wanted: Sequence[str] = ("accuracy",)
+) -> tuple[Columns | None, Status | None] | None:
+    """The columns of a file of records, if it has any, and its status; None if it must be read line by line."""
+    try:
+        lines = unseal(intact(data, "", "")).decode()
+        status = None
+        last = lines.rfind("\n", 0, -1) + 1
+        if '"status"' in lines[last:]:
+            status, lines = parse(lines[last:].encode(), Status, "", ""), lines[:last]
+            if status.run != run.id:
+                return None
+    except (ValueError, UserError):
+        return None
+    columns = parse_columns(lines, run.id, wanted) if lines else None
+    return None if lines and columns is None else (columns, status)
+
+
+def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
+    """A run's curve, and how the run ended if it has."""
+    found = read_records(folder.run, str(folder.path))
+    return found.curve, found.status
