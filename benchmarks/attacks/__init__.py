@@ -1,0 +1,1 @@
+"""What `attack.py` does to the program: kills, bad invocations, damaged files, hostile names on the page."""

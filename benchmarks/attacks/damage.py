@@ -1,0 +1,320 @@
+"""Files with damaged bytes or wrong values, one of every format, and the commands that read them."""
+
+import gzip
+import io
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attacks.tries import Answer, Try, ask
+from attacks.workspace import SMALL, photos, sweep_arguments, train_arguments
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Format:
+    """Files of one format below a folder of the workspace, and the commands that read them."""
+
+    name: str
+    folder: str
+    pattern: str
+    commands: tuple[Command, ...]
+    needs: tuple[str, ...] = ()
+    comparable: bool = True
+    """Whether damage must be noticed: the user's own images, weights and results of DomainBed are what they are."""
+
+
+def formats(workspace: Path) -> tuple[Format, ...]:
+    image = str(workspace / "photos/lab/cat/000.png")
+    reading: tuple[Command, ...] = (
+        ("status", "sweep", "--json"),
+        ("table", "sweep", "--json"),
+        ("table", "sweep", "--selection", "all", "--format", "csv"),
+        ("report", "sweep", "--no-models", "--out", "out.html"),
+        ("publish", "sweep", "out"),
+        ("export-domainbed", "sweep", "out"),
+        sweep_arguments(workspace),
+    )
+    models: tuple[Command, ...] = (
+        ("audit", "sweep", "--json"),
+        ("cam", "sweep", "--json", "--out", "out.png"),
+        ("perturbations", "sweep", "--json", "--out", "out.png"),
+    )
+    using: tuple[Command, ...] = (
+        ("predict", "model", image),
+        ("evaluate", "model", "--data", photos(workspace), "--json"),
+        ("drift", "model", str(workspace / "photos/lab"), "--json"),
+    )
+    published: tuple[Command, ...] = (
+        ("table", "published", "--json"),
+        ("status", "published", "--json"),
+        ("report", "published", "--no-models", "--out", "out.html"),
+        ("unpack", "published", "out"),
+    )
+    short = ("--steps", "2", "--evaluate-every", "1", *SMALL, "--out", "out", "--json")
+    train = ("train", "--test-domain", "lab", "--algorithm", "ERM", *short)
+    continued = train_arguments(workspace, "unfinished")
+    return (
+        Format("run.json", "sweep", "*/run.json", (*reading, *models)),
+        Format("records.jsonl", "sweep", "*/records.jsonl", (*reading, models[0])),
+        Format(
+            "penalties.jsonl", "sweep", "*/penalties.jsonl", (("figure", "penalties", "sweep", "--json"), *reading[3:5])
+        ),
+        Format("model.safetensors of a run", "sweep", "*/model.safetensors", models),
+        Format("audit.json", "sweep", "*/audit.json", (("report", "sweep", "--no-models", "--out", "out.html"),)),
+        Format("plan", "sweep", "plans/*.json", reading),
+        Format("list of a plan's runs", "sweep", "plans/*.json.gz", reading[:5]),
+        Format("checkpoint.pt", "unfinished", "*/checkpoint.pt", (continued,)),
+        Format("records of an unfinished run", "unfinished", "*/*.json*", (continued,)),
+        Format("best.safetensors", "unfinished", "*/best.safetensors", (continued,)),
+        Format("runs.jsonl.gz", "published", "runs.jsonl.gz", published),
+        Format("published plan", "published", "plans/*", published[:3]),
+        Format("model.json", "model", "model.json", using),
+        Format("model.safetensors", "model", "model.safetensors", using),
+        Format("reference.safetensors", "model", "reference.safetensors", using[2:]),
+        Format("decode cache", "cache", "*/*/*", ((*train, "--data", photos(workspace)),)),
+        Format("saved data", "saved", "*", (("evaluate", "model", "--data", "saved", "--json"),), needs=("model",)),
+        Format(
+            "DomainBed's results",
+            "domainbed",
+            "*/results.jsonl",
+            (("table", "domainbed", "--json"),),
+            comparable=False,
+        ),
+        Format(
+            "weights",
+            "weights",
+            "*.safetensors",
+            ((*train, "--data", photos(workspace), "--weights", "weights/small.safetensors"),),
+            comparable=False,
+        ),
+        Format(
+            "image",
+            "photos",
+            "*/*/*.png",
+            (("data", "check", "photos", "--json"), ("predict", "model", "photos"), (*train, "--data", "photos")),
+            needs=("model",),
+            comparable=False,
+        ),
+    )
+
+
+def written(command: Command) -> tuple[str, ...]:
+    """The file or folder that is a command's result."""
+    if command[0] in ("publish", "export-domainbed", "unpack"):
+        return command[2:3]
+    if command[0] in ("report", "sweep", "train"):
+        return (command[command.index("--out") + 1],)
+    return ()
+
+
+def byte_tries(workspace: Path, place: Path, count: int, seed: int) -> list[Try]:
+    return _tries("bytes", workspace, place, count, seed, damage_bytes)
+
+
+def value_tries(workspace: Path, place: Path, count: int, seed: int) -> list[Try]:
+    return _tries("values", workspace, place, count, seed, damage_values)
+
+
+Damage = Callable[[Path, random.Random], str]
+
+
+def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damage: Damage) -> list[Try]:
+    """Every format in turn, one of its files, one of its commands."""
+    known = [(one, sorted((workspace / one.folder).glob(one.pattern))) for one in formats(workspace)]
+    known = [(one, [file for file in files if file.is_file()]) for one, files in known]
+    known = [(one, files) for one, files in known if files]
+    if kind == "values":
+        known = [(one, files) for one, files in known if one.name != "image"]
+    baselines: dict[Command, Answer] = {}
+    tries = []
+    for number in range(count):
+        luck = random.Random(f"{seed}/{kind}/{number}")
+        form, files = known[number % len(known)]
+        command = luck.choice(form.commands)
+        file = luck.choice(files).relative_to(workspace)
+        needs = (form.folder, *form.needs)
+        if form.comparable and command not in baselines:
+            whole = Try(kind, number, form.name, "nothing", command, needs, watch=written(command))
+            baselines[command] = answer = ask(whole, workspace, place)
+            if answer.status:
+                raise SystemExit(f"domainwise {' '.join(command)} failed undamaged:\n{answer.out}{answer.err}")
+
+        def prepare(scratch: Path, file: Path = file, number: int = number) -> None:
+            damage(scratch / file, random.Random(f"{seed}/{kind}/{number}/damage"))
+
+        what = _described(workspace / file, damage, random.Random(f"{seed}/{kind}/{number}/damage"), place)
+        baseline = baselines.get(command) if form.comparable else None
+        tries.append(
+            Try(kind, number, form.name, f"{file}: {what}", command, needs, prepare, written(command), baseline)
+        )
+    return tries
+
+
+def _described(file: Path, damage: Damage, luck: random.Random, place: Path) -> str:
+    copy = place / file.name
+    copy.write_bytes(file.read_bytes())
+    try:
+        return damage(copy, luck)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+# Bytes
+
+
+def damage_bytes(file: Path, luck: random.Random) -> str:
+    """Flips a bit, sets bytes to zero, or shortens, deletes, empties, doubles or replaces the file."""
+    data = bytearray(file.read_bytes())
+    at, length = luck.randrange(len(data)), luck.choice((1, 8, 64, 512))
+    kind = luck.choice(("flip", "flip", "flip", "zero", "cut", "remove", "insert", "delete", "empty", "double", "text"))
+    if kind == "flip":
+        data[at] ^= 1 << luck.randrange(8)
+    elif kind == "zero":
+        data[at : at + length] = bytes(len(data[at : at + length]))
+    elif kind == "cut":
+        del data[at:]
+    elif kind == "remove":
+        del data[at : at + length]
+    elif kind == "insert":
+        data[at:at] = luck.randbytes(length)
+    elif kind == "double":
+        data *= 2
+    elif kind in ("empty", "text"):
+        data = bytearray(b"" if kind == "empty" else b"not what it was\n")
+    if kind == "delete":
+        file.unlink()
+        return "deleted"
+    file.write_bytes(data)
+    return {"flip": f"a bit flipped at byte {at}", "zero": f"{length} bytes zero at {at}"}.get(kind, f"{kind} at {at}")
+
+
+# Values
+
+
+WRONG: Sequence[Any] = (
+    None, True, False, -1, 0, 2**63, 10**400, 1.5, float("nan"), float("inf"), float("-inf"), 1e308, "", "x",
+    "x" * 5000, "../../etc", "\x00", "\ud800", "<script>alert(1)</script>", [], {}, [1], [None], {"a": 1}, [[[[[]]]]], "NaN",
+    {"x": {"x": {"x": {}}}}, "9" * 5000,
+)  # fmt: skip
+
+
+def damage_values(file: Path, luck: random.Random) -> str:
+    """Another value in a file that is otherwise whole, its checksum, where we know it, included."""
+    if file.suffix == ".safetensors":
+        return _tensors(file, luck)
+    if file.suffix == ".pt":
+        return _checkpoint(file, luck)
+    if file.suffix == ".npy" or file.suffix == ".bin":
+        return damage_bytes(file, luck)
+    packed = file.suffix == ".gz"
+    text = (gzip.decompress(file.read_bytes()) if packed else file.read_bytes()).decode()
+    lines = text.splitlines() if ".jsonl" in file.name else [text]
+    at = luck.randrange(len(lines))
+    value = json.loads(lines[at])
+    value, what = _changed(value, luck)
+    _seal(value)
+    lines[at] = json.dumps(value) if what != "nested" else "[" * 100_000
+    written = ("\n".join(lines) + "\n").encode(errors="surrogatepass")
+    file.write_bytes(gzip.compress(written) if packed else written)
+    return f"line {at + 1}, {what}"
+
+
+def _changed(value: Any, luck: random.Random, path: str = "") -> tuple[Any, str]:
+    """The value with one part of it, at any depth, replaced, removed, doubled or renamed."""
+    if isinstance(value, (dict, list)) and value and luck.random() < 0.85:
+        keys: Sequence[Any] = list(value) if isinstance(value, dict) else range(len(value))
+        key = luck.choice(keys)
+        kind = luck.random()
+        copy: Any = value.copy()
+        if kind < 0.15:
+            del copy[key]
+            return copy, f"{path}/{key} missing"
+        if kind < 0.25 and isinstance(copy, dict):
+            copy["an unknown key"] = luck.choice(WRONG)
+            return copy, f"{path} with an unknown key"
+        if kind < 0.3 and isinstance(copy, list):
+            copy.append(copy[key])
+            return copy, f"{path}/{key} doubled"
+        copy[key], what = _changed(value[key], luck, f"{path}/{key}")
+        return copy, what
+    if luck.random() < 0.02:
+        return value, "nested"
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and luck.random() < 0.3:
+        other = luck.choice((value + 1, -value, value * 1000, value / 3))
+        return other, f"{path} is {other} instead of {value}"
+    wrong = luck.choice(WRONG)
+    shown = repr(wrong)
+    return wrong, f"{path} is {shown if len(shown) < 40 else shown[:40] + '...'}"
+
+
+def _seal(value: Any) -> None:
+    """Recomputes the checksum of a model's card, as somebody would who changes it on purpose."""
+    from domainwise.models import card
+
+    if isinstance(value, dict) and isinstance(value.get("checksum"), str):
+        value.pop("checksum")
+        value["checksum"] = card._checksum(value)
+
+
+def _tensors(file: Path, luck: random.Random) -> str:
+    """A tensor of wrong values, shape or type, a missing or an unknown one, or a wrong header."""
+    import safetensors.torch
+    import torch
+
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    if luck.random() < 0.4:
+        header, what = _changed(json.loads(data[8 : 8 + length]), luck)
+        text = json.dumps(header).encode(errors="surrogatepass")
+        file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        return f"header {what}"
+    tensors = safetensors.torch.load(data)
+    name = luck.choice(sorted(tensors))
+    kind = luck.choice(("nan", "huge", "shape", "missing", "unknown", "type"))
+    old = tensors[name]
+    if kind == "missing":
+        del tensors[name]
+    elif kind == "unknown":
+        tensors["an unknown tensor"] = torch.zeros(3)
+    else:
+        tensors[name] = {
+            "nan": torch.full_like(old.float(), torch.nan).to(old.dtype) if old.is_floating_point() else old,
+            "huge": torch.full_like(old, 3e38) if old.is_floating_point() else old + 2**40,
+            "shape": torch.zeros(*old.shape, 2),
+            "type": old.to(torch.int16),
+        }[kind]
+    file.write_bytes(safetensors.torch.save(tensors))
+    return f"{name}: {kind}"
+
+
+def _checkpoint(file: Path, luck: random.Random) -> str:
+    """A checkpoint whose tensors or numbers were changed, saved as torch saves it."""
+    import torch
+
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    state, what = _changed_state(state, luck)
+    out = io.BytesIO()
+    torch.save(state, out)
+    file.write_bytes(out.getvalue())
+    return what
+
+
+def _changed_state(value: Any, luck: random.Random, path: str = "") -> tuple[Any, str]:
+    import torch
+
+    if isinstance(value, (dict, list, tuple)) and value:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = luck.choice(keys)
+        copy: Any = dict(value) if isinstance(value, dict) else list(value)
+        if luck.random() < 0.2:
+            del copy[key]
+            return copy, f"{path}/{key} missing"
+        copy[key], what = _changed_state(value[key], luck, f"{path}/{key}")
+        return (tuple(copy) if isinstance(value, tuple) else copy), what
+    wrong = luck.choice((None, -1, 10**30, float("nan"), "x", [], {}, torch.zeros(3), torch.full((2, 2), torch.nan)))
+    return wrong, f"{path} is {str(wrong)[:40]}"
