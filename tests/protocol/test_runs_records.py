@@ -17,7 +17,7 @@ import torch
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, RunFolder, Status, row_values
 from domainwise.protocol.runs import FORMAT, Run, added
 from domainwise.sweeps.plan_run import plan_run
 
@@ -251,7 +251,7 @@ def test_a_record_is_one_flat_json_row(folder: RunFolder, run: Run) -> None:
     lines = folder.records_file.read_text().splitlines()
     values = [json.loads(line) for line in lines]
     assert re.fullmatch("[0-9a-f]{8}", values[-1].pop("crc"))
-    assert values == [asdict(row) for row in [*rows(run), end(run)]]
+    assert values == [row_values(row) for row in [*rows(run), end(run)]]
     assert all(not isinstance(value, (dict, list)) for line in lines for value in json.loads(line).values())
 
 

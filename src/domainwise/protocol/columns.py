@@ -29,7 +29,10 @@ class Columns:
 
 
 def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -> Columns | None:
-    """The columns of whole lines without checksums; None if they are not exactly as this version writes them, or a value is no number."""
+    """The columns of whole lines without checksums.
+
+    None if they are not exactly as this version writes them, or a value is no number.
+    """
     try:
         return _parse(lines, run, wanted)
     except (ValueError, TypeError):

@@ -75,8 +75,8 @@ def collect_results(folder: Path, partial: bool = False) -> Collection:
     if everything.curves and not finished.curves:
         states = everything.completeness().counts
         raise UserError(
-            f"{folder}: none of {counted(len(everything.runs), 'run')} there is finished ({states}): wait for one, or look "
-            "at partial results",
+            f"{folder}: none of {counted(len(everything.runs), 'run')} there is finished ({states}): "
+            "wait for one, or look at partial results",
             argument="partial",
         )
     return finished

@@ -327,7 +327,7 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     for row in bare.rows:
         curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
         draws, trials = max(map(len, searches(curves).values())), len({curve.run.trial for curve in curves})
-        shown = row.as_domainbed() if experiment.network == DOMAINBED else row
+        shown = row.as_domainbed() if shared.network == DOMAINBED else row
         rows.append(replace(shown, draws=draws, trials=trials, steps=curves[0].run.steps))
     return replace(
         bare,
