@@ -151,7 +151,8 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     data = find_dataset(str(place / "photos")).load()
     assert told == dw.load_model(place / "model").evaluate(data).as_json()
     shown = domainwise("evaluate", "model", "--data", "photos").out
-    assert "(trained on): these may include the very images the model was trained on." in shown
+    assert told["seen_in_training"] == 20 and "20 of 36 samples were seen in training" in shown
+    assert "seen in" in shown and [told["domains"][name]["samples"] for name in ("clinic", "lab")] == [2, 12]
     assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
     assert f"{100 * told['domains']['lab']['accuracy']:.1f}" in shown
 
