@@ -128,7 +128,7 @@ def test_grids_over_algorithms_and_their_hyper_parameters() -> None:
     search = GridSearchCV(estimator("IRM", steps=2, penalty=5.0), grid, cv=LeaveOneGroupOut(), error_score="raise")
     search.fit(X, y, groups=d, domains=d)
     tried = [(row["algorithm"], row.get("eps")) for row in search.cv_results_["params"]]
-    assert tried == [("ERM", None), ("ERM", None), ("DAT", 0.1), ("AT", 0.1), ("DAT", 0.2), ("AT", 0.2)]
+    assert tried == [("ERM", None), ("ERM", None), ("DAT", 0.1), ("DAT", 0.2), ("AT", 0.1), ("AT", 0.2)]
     assert search.best_estimator_.model_.card.algorithm == search.best_params_["algorithm"]
     wrong = GridSearchCV(estimator(steps=2), {"algorithm": ["ERM"], "eps": [1.0]}, cv=2, error_score="raise")
     with pytest.raises(UserError, match="unknown hyper-parameter of ERM 'eps'"):

@@ -63,7 +63,8 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {name: value for name, value in params.items() if name not in arguments}
         former = self.algorithm
         super().set_params(**arguments)
-        if self.algorithm != former and self.algorithm in ALGORITHMS:
+        known = isinstance(self.algorithm, str) and self.algorithm in ALGORITHMS  # `fit` says what is wrong
+        if known and self.algorithm is not former:
             legal = ALGORITHMS[self.algorithm].space
             self._hparams = {name: value for name, value in self._hparams.items() if name in legal}
         self._hparams = {**self._hparams, **given}
