@@ -57,8 +57,8 @@ CASES = (
     Case("small-cnn", 28, 32),
     Case("small-cnn", 64, 32),
     Case("mnist-cnn", 28, 16),
-    Case("resnet18", 224, 4),
-    Case("resnet50", 224, 4),
+    Case("resnet18", 112, 2),
+    Case("resnet50", 112, 2),
 )
 
 
@@ -72,7 +72,6 @@ def seconds(session: Session, steps: int) -> float:
 
 def turn(session: Session) -> int:
     """The steps of a turn, after two steps that prepare those to come."""
-    seconds(session, 2)
     return 2 * max(1, round(TURN_SECONDS / seconds(session, 2) / 2))
 
 
@@ -82,6 +81,7 @@ def measure(case: Case, methods: Sequence[str], rounds: int) -> dict[str, Any]:
     None stands for a method that cannot train the network.
     """
     erm = case.session("ERM")
+    seconds(erm, 1)
     steps = turn(erm)
     rounds = rounds if steps > 2 else 1  # so few steps are long enough to be measured once
     times_erm: dict[str, float | None] = {}

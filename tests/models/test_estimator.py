@@ -111,6 +111,30 @@ def test_grids_of_numpy_numbers() -> None:
     assert len(search.best_estimator_.model_.domains) == 3
 
 
+@pytest.mark.parametrize("order", [("algorithm", "eps", "batch_size"), ("batch_size", "eps", "algorithm")])
+def test_another_algorithm_keeps_only_the_hyper_parameters_it_has(order: tuple[str, ...]) -> None:
+    values = {"algorithm": "DAT", "eps": 1.0, "batch_size": 4}
+    one = estimator("IRM", penalty=3.0).set_params(**{name: values[name] for name in order})
+    own = {"eps": 1.0, "batch_size": 4, "lr": 3e-2}
+    assert one._hparams == own and clone(one).get_params() == one.get_params()
+    assert one.set_params(algorithm="DAT", steps=4)._hparams == own, "the same algorithm forgets nothing"
+    assert one.set_params(algorithm="ERM")._hparams == {"batch_size": 4, "lr": 3e-2}
+    assert one.set_params(algorithm="nonsense")._hparams == {"batch_size": 4, "lr": 3e-2}, "fit says what is wrong"
+
+
+def test_grids_over_algorithms_and_their_hyper_parameters() -> None:
+    X, y, d = samples()
+    grid = [{"algorithm": ["ERM"], "lr": [0.01, 0.03]}, {"eps": [0.1, 0.2], "algorithm": ["DAT", "AT"]}]
+    search = GridSearchCV(estimator("IRM", steps=2, penalty=5.0), grid, cv=LeaveOneGroupOut(), error_score="raise")
+    search.fit(X, y, groups=d, domains=d)
+    tried = [(row["algorithm"], row.get("eps")) for row in search.cv_results_["params"]]
+    assert tried == [("ERM", None), ("ERM", None), ("DAT", 0.1), ("DAT", 0.2), ("AT", 0.1), ("AT", 0.2)]
+    assert search.best_estimator_.model_.card.algorithm == search.best_params_["algorithm"]
+    wrong = GridSearchCV(estimator(steps=2), {"algorithm": ["ERM"], "eps": [1.0]}, cv=2, error_score="raise")
+    with pytest.raises(UserError, match="unknown hyper-parameter of ERM 'eps'"):
+        wrong.fit(X, y)
+
+
 def test_leave_one_domain_out_by_cross_validation() -> None:
     X, y, d = samples()
     told = cross_validate(

@@ -156,8 +156,13 @@ def test_mtl_makes_use_of_a_named_domain(data: dw.Environments) -> None:
         model.predict(images, domain="moon")
 
 
+def forgetful(model: dw.Model) -> dw.Model:
+    """The model without fingerprints, as earlier versions saved it."""
+    return dw.Model(model.card, model.algorithm.state_dict(), model.reference, device="cpu")
+
+
 def test_evaluation_counts_by_domain_and_class(data: dw.Environments, model: dw.Model) -> None:
-    result = model.evaluate(data)
+    result = forgetful(model).evaluate(data)
     for domain in data.domains:
         rows = data.rows(domain)
         guesses = model.predict(data.images[rows])
@@ -172,6 +177,43 @@ def test_evaluation_counts_by_domain_and_class(data: dw.Environments, model: dw.
     assert result.accuracy[result.worst_domain] == min(result.accuracy.values())
     assert result.as_json()["domains"]["lab"]["accuracy"] == result.accuracy["lab"]
     assert f"worst class {name} in {domain} ({100 * value:.1f} %)" in str(result)
+
+
+def test_samples_seen_in_training_are_known_by_content(data: dw.Environments, model: dw.Model, tmp_path: Path) -> None:
+    """Whatever their domain is called; the accuracy of a training domain is that of its held-out samples."""
+    split = data.split(model.domains[0], 0)
+    loaded = dw.load_model(model.save(tmp_path / "model"), device="cpu")
+
+    def part(rows: torch.Tensor, shown: dw.Model = loaded) -> DomainScore:
+        renamed = {"new": (data.images[rows], data.labels[rows])}
+        (score,) = shown.evaluate(dw.Environments.from_arrays(renamed, classes=data.classes)).domains.values()
+        return score
+
+    def right(rows: torch.Tensor) -> float:
+        truths = np.array(data.classes)[data.labels[rows].numpy()]
+        return float(np.mean(model.predict(data.images[rows]) == truths))
+
+    mixed = part(torch.cat([split["in"], split["out"]]))
+    assert (mixed.samples, mixed.seen_samples) == (len(split["out"]), len(split["in"])) and mixed.trained_on
+    assert (mixed.accuracy, mixed.seen_accuracy) == pytest.approx((right(split["out"]), right(split["in"])))
+    held_out = part(split["out"])
+    assert (held_out.seen_samples, held_out.trained_on, held_out.seen_accuracy) == (0, False, None)
+    learned = part(split["in"])
+    assert learned.only_seen and learned.samples == learned.seen_samples == len(split["in"])
+    assert learned.accuracy == learned.seen_accuracy == pytest.approx(right(split["in"]))
+    by_name = part(split["in"], forgetful(model))
+    assert (by_name.seen_samples, by_name.trained_on, by_name.samples) == (0, False, len(split["in"]))
+
+
+def test_what_evaluation_says_of_samples_seen_in_training(data: dw.Environments, model: dw.Model) -> None:
+    result = model.evaluate(data)
+    seen = sum(model.card.domains.values())
+    assert result.seen_samples == seen == result.as_json()["seen_in_training"] and result.fingerprints
+    assert result.seen_sentence.startswith(f"{seen} of {len(data.images)} samples were seen in training (")
+    old = forgetful(model).evaluate(data)
+    assert "goes by the domain's name: this model keeps no fingerprints" in old.seen_sentence and not old.fingerprints
+    again = pickle.loads(pickle.dumps(model))
+    assert again.evaluate(data) == result
 
 
 def test_averages_of_unseen_domains_and_of_those_trained_on_are_apart() -> None:
@@ -199,6 +241,7 @@ def test_evaluation_matches_classes_by_name(data: dw.Environments, model: dw.Mod
     rows = data.rows("lab")
     owls = rows[data.labels[rows] == 2]
     fewer = dw.Environments.from_arrays({"new": (data.images[owls], np.zeros(len(owls), int))}, classes=("owl",))
+    model = forgetful(model)
     assert model.evaluate(fewer).accuracy["new"] == model.evaluate(data).domains["lab"].classes["owl"]
     foreign = dw.Environments.from_arrays({"new": (data.images[owls], np.zeros(len(owls), int))}, classes=("emu",))
     with pytest.raises(UserError, match="class 'emu' that the model has not"):

@@ -29,10 +29,14 @@ def picture(seed: int, height: int = 20, width: int = 30) -> Image.Image:
 
 
 def make_folder(
-    root: Path, domains: Iterable[str] = DOMAINS, classes: Iterable[str] = CLASSES, count: int = 6, suffix: str = ".png"
+    root: Path,
+    domains: Iterable[str] = DOMAINS,
+    classes: Iterable[str] = CLASSES,
+    count: int = 6,
+    suffix: str = ".png",
+    seed: int = 0,
 ) -> Path:
     """`count` different pictures of noise in every class of every domain: root/<domain>/<class>/*.png."""
-    seed = 0
     for domain in domains:
         for label in classes:
             folder = root / domain / label

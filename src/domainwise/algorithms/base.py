@@ -24,13 +24,14 @@ Draw = Callable[[], Batch]
 
 LR = ByScale(small=LogUniform(-4.5, -2.5, default=1e-3), image=LogUniform(-5, -3.5, default=5e-5))
 WEIGHT_DECAY = ByScale(small=Fixed(0.0), image=LogUniform(-6, -2, default=0.0))
+LARGEST_BATCH = 10**6
 
 
 def batch_size(minimum: int) -> ByScale:
     """Images per domain and step."""
     return ByScale(
-        small=LogInteger(3, 9, default=64, base=2, minimum=minimum),
-        image=LogInteger(3, 5.5, default=32, base=2, minimum=minimum),
+        small=LogInteger(3, 9, default=64, base=2, minimum=minimum, maximum=LARGEST_BATCH),
+        image=LogInteger(3, 5.5, default=32, base=2, minimum=minimum, maximum=LARGEST_BATCH),
     )
 
 

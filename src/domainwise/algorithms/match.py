@@ -114,8 +114,8 @@ class DANN(ERM):
         "d_steps": LogInteger(0, 3, default=1, base=2, minimum=1),
         "gradient_penalty": LogUniform(-2, 1, default=0.0),
         "beta1": Choice((0.0, 0.5), default=0.5, maximum=0.999),
-        "mlp_width": LogInteger(6, 10, default=256, base=2, minimum=1),
-        "mlp_depth": Choice((3, 4, 5), default=3, minimum=2),
+        "mlp_width": LogInteger(6, 10, default=256, base=2, minimum=1, maximum=10**5),
+        "mlp_depth": Choice((3, 4, 5), default=3, minimum=2, maximum=100),
         "mlp_dropout": Choice((0.0, 0.1, 0.5), default=0.0, maximum=1.0),
     }
 

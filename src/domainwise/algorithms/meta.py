@@ -1,16 +1,17 @@
 """Meta-learning: methods that minimise the risk after adapting, to another domain or to a batch."""
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from domainwise.algorithms.base import algorithm
+from domainwise.algorithms.base import LARGEST_BATCH, algorithm, batch_size
 from domainwise.algorithms.risk import ERM
 from domainwise.core.errors import UserError
 from domainwise.nets.modes import frozen_running_stats
-from domainwise.protocol.spaces import ByScale, Fixed, LogInteger, LogUniform
+from domainwise.protocol.spaces import Fixed, LogUniform
 
 
 @algorithm
@@ -75,9 +76,7 @@ class ARM(ERM):
     batch_dependent = True
     passes = 3.0
     space = ERM.space | {
-        "batch_size": ByScale(
-            small=LogInteger(3, 9, default=64, base=2, minimum=1), image=Fixed(8, whole=True, minimum=1)
-        ),
+        "batch_size": replace(batch_size(minimum=1), image=Fixed(8, whole=True, minimum=1, maximum=LARGEST_BATCH)),
     }
 
     def setup(self) -> None:

@@ -57,7 +57,10 @@ class ADA(ERM):
         "gamma": Uniform(0.5, 1.5, default=1.0),
         "min_steps": LogInteger(0.5, 2.5, default=100, minimum=1),
         "phases": LogInteger(0.5, 2, default=6),
-        "memory": ByScale(small=Fixed(2048, whole=True, minimum=1), image=Fixed(256, whole=True, minimum=1)),
+        "memory": ByScale(
+            small=Fixed(2048, whole=True, minimum=1, maximum=10**6),
+            image=Fixed(256, whole=True, minimum=1, maximum=10**6),
+        ),
     }
 
     sizes: Tensor

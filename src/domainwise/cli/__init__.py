@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -137,6 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_error(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
         sys.exit(torchrun.exit_status(2))
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            _print_error(f"{error.filename} is no name of a file or folder: it is too long")
+            sys.exit(torchrun.exit_status(2))
         if error.errno not in DISK_FULL:
             raise
         where = f" ({error.filename})" if error.filename else ""
@@ -147,4 +151,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _print_error(message: str) -> None:
+    message = re.sub(r"\S{300,}", lambda word: f"{word[0][:60]}... ({len(word[0]):,} characters)", message)
     errors_console.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)

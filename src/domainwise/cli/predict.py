@@ -109,7 +109,10 @@ def evaluate(
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each."""
+    """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each.
+
+    Images that the model was trained on, known by their pixels, are left out of the accuracies and counted apart.
+    """
     from domainwise.data.find import find_dataset
     from domainwise.models.folder import load_model
 
@@ -128,13 +131,15 @@ def evaluate(
     table = Table(title=title, caption=escape(caption))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
-    for heading in ("images", "all", *map(escape, shown)):
+    counts = ("images", "seen in training") if result.seen_samples else ("images",)
+    for heading in (*counts, "all", *map(escape, shown)):
         table.add_column(heading, justify="right")
     for domain, score in result.domains.items():
         cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
         seen = " (trained on)" if score.trained_on else ""
-        table.add_row(escape(domain) + seen, str(score.samples), f"{100 * score.accuracy:.1f}", *cells)
+        numbers = (score.samples, score.seen_samples)[: len(counts)]
+        table.add_row(escape(domain) + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells)
     console.print(table)
-    if any(score.trained_on for score in result.domains.values()):
-        say("(trained on): these may include the very images the model was trained on.")
+    if result.seen_sentence:
+        say(result.seen_sentence)
     say(str(result))

@@ -1,12 +1,15 @@
 """Minibatches [E, B, C, H, W]: B images of each of E training domains, drawn with replacement on the device."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
+from domainwise.data.images.cache import available_memory
 from domainwise.data.streaming import DEPTH, Prefetcher
 from domainwise.kernels import operation
 
@@ -137,6 +140,11 @@ def batches_of(
     generator: torch.Generator,
     prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Batches:
-    """Batches of images that are resident on the device, or streamed to it."""
+    """Batches of images that are resident on the device, or streamed to it; one that exceeds the memory is an error."""
+    needed, available = 4 * len(rows) * batch_size * math.prod(environments.shape), available_memory()
+    if environments.device.type == "cpu" and 0 < available < needed:
+        what = f"{len(rows)} x {batch_size:,} inputs of shape {'x'.join(map(str, environments.shape))}"
+        room = f"{needed / 2**30:,.1f} GiB of memory, and {available / 2**30:,.1f} GiB are available"
+        raise UserError(f"a batch of {what} takes at least {room}: choose a smaller batch_size or image size")
     kind = StreamedBatches if environments.streamed else Batches
     return kind(environments, rows, batch_size, generator, prepare)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from domainwise.core.errors import UserError, unknown
 from domainwise.core.registry import Registry, first_paragraph
 from domainwise.data.sources.parts import Source
+from domainwise.protocol import limits
 from domainwise.protocol.dataset_names import FOLDER, title
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.protocol.spaces import Scale
@@ -120,7 +121,7 @@ class Dataset:
             raise UserError(reason, argument="image_size")
         if image_size < 8:
             raise UserError(f"image size {image_size}: must be at least 8 pixels", argument="image_size")
-        return image_size
+        return limits.check("image size", image_size, 8, limits.IMAGE_SIZE, "image_size")
 
     def domain(self, key: str) -> str:
         """The name of a domain given by its name or its number."""

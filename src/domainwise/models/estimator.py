@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from domainwise.algorithms import ALGORITHMS
 from domainwise.data.environments import Environments
 from domainwise.models.fit import fit
 from domainwise.models.model import Model
@@ -19,7 +20,8 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifies vectors [n, D] (or uint8 images [n, C, H, W]) from unseen domains.
 
     `fit` takes `domains`, the domain of every sample; by default all samples are of one domain. Further keyword
-    arguments are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...), which a grid search may vary.
+    arguments are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...). A grid search may vary them, and
+    the algorithm together with them.
     `held_out` is the fraction of every domain that is not trained on but used as the reference for drift. The fitted
     `model_` is a `Model`: it can be saved, exported and checked for drift.
     """
@@ -52,10 +54,20 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return {**super().get_params(deep), **self._hparams}
 
     def set_params(self, **params: Any) -> "DomainGeneralizer":
-        """Other names than the constructor's are hyper-parameters; `fit` checks them, as is usual in scikit-learn."""
+        """Other names than the constructor's are hyper-parameters; `fit` checks them, as is usual in scikit-learn.
+
+        With another algorithm, the former one's hyper-parameters that it does not have are dropped, so that a grid may
+        vary both: `[{"algorithm": ["ERM"]}, {"algorithm": ["DAT"], "eps": [0.5, 1.0]}]`.
+        """
         arguments = {name: value for name, value in params.items() if name in self._get_param_names()}
+        given = {name: value for name, value in params.items() if name not in arguments}
+        former = self.algorithm
         super().set_params(**arguments)
-        self._hparams |= {name: value for name, value in params.items() if name not in arguments}
+        known = isinstance(self.algorithm, str) and self.algorithm in ALGORITHMS  # `fit` says what is wrong
+        if known and self.algorithm is not former:
+            legal = ALGORITHMS[self.algorithm].space
+            self._hparams = {name: value for name, value in self._hparams.items() if name in legal}
+        self._hparams = {**self._hparams, **given}
         return self
 
     def fit(self, X: Any, y: Any, domains: Any = None) -> "DomainGeneralizer":

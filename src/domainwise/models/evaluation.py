@@ -1,28 +1,48 @@
 """A model's accuracy on labelled domains: per domain, per class, and the worst of each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
+
+Confusion = Mapping[str, Mapping[str, int]]
+"""confusion[i][j] samples of class i were predicted as class j."""
 
 
 @dataclass(frozen=True)
 class DomainScore:
-    """The confusion matrix of one domain: confusion[i][j] samples of class i were predicted as class j."""
+    """The confusion matrix of one domain, without the samples that the model was trained on.
 
-    confusion: Mapping[str, Mapping[str, int]]
-    trained_on: bool
+    Those have a matrix of their own, `seen`. If the model was trained on every sample, all are in `confusion`, and
+    `only_seen` is set: the accuracy is that of learning by heart.
+    """
+
+    confusion: Confusion
+    trained_on: bool  # the model was trained on a domain of this name, or on samples of this one
+    seen: Confusion = field(default_factory=dict)
+    only_seen: bool = False
 
     @property
     def samples(self) -> int:
-        return sum(sum(row.values()) for row in self.confusion.values())
+        return _samples(self.confusion)
+
+    @property
+    def seen_samples(self) -> int:
+        """The samples that the model was trained on."""
+        return self.samples if self.only_seen else _samples(self.seen)
 
     @property
     def accuracy(self) -> float:
-        return sum(row.get(name, 0) for name, row in self.confusion.items()) / self.samples
+        return _accuracy(self.confusion)
+
+    @property
+    def seen_accuracy(self) -> float | None:
+        """On the samples that the model was trained on; None if there are none."""
+        return _accuracy(self.confusion if self.only_seen else self.seen) if self.seen_samples else None
 
     @property
     def classes(self) -> dict[str, float]:
@@ -30,11 +50,24 @@ class DomainScore:
         return {name: row.get(name, 0) / sum(row.values()) for name, row in self.confusion.items()}
 
 
+def _samples(confusion: Confusion) -> int:
+    return sum(sum(row.values()) for row in confusion.values())
+
+
+def _accuracy(confusion: Confusion) -> float:
+    return sum(row.get(name, 0) for name, row in confusion.items()) / _samples(confusion)
+
+
 @dataclass(frozen=True, repr=False)
 class Evaluation(Tabular):
-    """The scores of every domain."""
+    """The scores of every domain.
+
+    Samples that the model was trained on are known by their fingerprints. A model that keeps none (`fingerprints` is
+    False) knows only the names of its training domains.
+    """
 
     domains: Mapping[str, DomainScore]
+    fingerprints: bool = False
 
     def as_table(self) -> Table:
         rows = [
@@ -88,6 +121,33 @@ class Evaluation(Tabular):
         pairs = [(d, name, value) for d, score in self.domains.items() for name, value in score.classes.items()]
         return min(pairs, key=lambda pair: pair[2])
 
+    @property
+    def seen_samples(self) -> int:
+        """The samples that the model was trained on, as far as it knows them."""
+        return sum(score.seen_samples for score in self.domains.values())
+
+    @property
+    def seen_sentence(self) -> str:
+        """What is known of samples that the model was trained on; empty if nothing is in question."""
+        if not self.fingerprints:
+            if not any(score.trained_on for score in self.domains.values()):
+                return ""
+            return (
+                "(trained on) goes by the domain's name: this model keeps no fingerprints of its training samples, so "
+                "these may include the very ones it was trained on. A model that is trained anew keeps them."
+            )
+        if not (seen := self.seen_samples):
+            return ""
+        total = sum(score.samples + _samples(score.seen) for score in self.domains.values())
+        parts = [score for score in self.domains.values() if score.seen_samples]
+        right = sum((score.seen_accuracy or 0.0) * score.seen_samples for score in parts)
+        all_seen = [domain for domain, score in self.domains.items() if score.only_seen]
+        but = f", but for {', '.join(all_seen)}, where there are no others" if all_seen else ""
+        return (
+            f"{seen} of {counted(total, 'sample')} were seen in training ({100 * right / seen:.1f} % right); "
+            f"accuracies leave them out{but}."
+        )
+
     def __str__(self) -> str:
         domain, name, value = self.worst_class
         averages = {"unseen domains": self.average_unseen, "domains trained on": self.average_trained_on}
@@ -105,11 +165,16 @@ class Evaluation(Tabular):
             "average_trained_on": self.average_trained_on,
             "worst_domain": self.worst_domain,
             "worst_class": {"domain": domain, "class": name, "accuracy": value},
+            "fingerprints": self.fingerprints,
+            "seen_in_training": self.seen_samples,
             "domains": {
                 domain: {
                     "accuracy": score.accuracy,
                     "samples": score.samples,
                     "trained_on": score.trained_on,
+                    "seen_in_training": score.seen_samples,
+                    "seen_accuracy": score.seen_accuracy,
+                    "only_seen": score.only_seen,
                     "classes": score.classes,
                     "confusion": {true: dict(row) for true, row in score.confusion.items()},
                 }

@@ -18,6 +18,7 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
+from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
@@ -88,6 +89,8 @@ def trained_model(outcome: TrainingResult, environments: Environments, device: s
         versions(),
     )
     model = Model(card, RunFolder(outcome.folder.parent, run).load_model(), device=device)
+    trained_on = [fingerprints(environments.images[split["in"]]) for split in splits.values()]
+    model.trained_on = torch.cat(trained_on).unique()
     held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
     with suppress(UserError):  # ARM's features belong to a batch, not to a sample
         model.reference = {domain: model.embed(environments.images[rows]).cpu() for domain, rows in held_out.items()}

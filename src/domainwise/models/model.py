@@ -20,6 +20,7 @@ from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
+from domainwise.models.fingerprints import fingerprints
 from domainwise.models.inputs import as_inputs
 from domainwise.protocol.spaces import HParams, at_scale, override
 
@@ -40,9 +41,15 @@ class Model:
     """
 
     def __init__(
-        self, card: Card, weights: StateDict, reference: StateDict = MappingProxyType({}), device: str = "auto"
+        self,
+        card: Card,
+        weights: StateDict,
+        reference: StateDict = MappingProxyType({}),
+        device: str = "auto",
+        trained_on: Tensor | None = None,
     ) -> None:
         self.card = card
+        self.trained_on = trained_on  # fingerprints of all training samples; None where a model keeps none
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
         sizes = tuple(card.domains.values())
@@ -106,7 +113,8 @@ class Model:
     def evaluate(self, environments: Environments | Path | str, *, data_root: Path | None = None) -> Evaluation:
         """Accuracy on every domain and class of labelled data: Environments, a folder, or a dataset by name.
 
-        Classes are matched by name.
+        Classes are matched by name. Samples that the model was trained on, known by their fingerprints, are left out of
+        the accuracies and counted apart.
         """
         if not isinstance(environments, Environments):
             environments = load_dataset(environments, data_root, self.card.shape[-1])
@@ -115,19 +123,24 @@ class Model:
         if foreign := [name for name in environments.classes if name not in self.classes]:
             known = ", ".join(self.classes)
             raise UserError(f"{environments.name} has a class {foreign[0]!r} that the model has not (it has: {known})")
-        return Evaluation({domain: self._score(environments, domain) for domain in environments.domains})
+        scores = {domain: self._score(environments, domain) for domain in environments.domains}
+        return Evaluation(scores, self.trained_on is not None)
 
     def _score(self, environments: Environments, domain: str) -> DomainScore:
         rows = environments.rows(domain)
         inputs, labels = (part[int(rows[0]) : int(rows[-1]) + 1] for part in (environments.images, environments.labels))
-        trained_on = domain in self.domains
-        guesses = self.probabilities(inputs, domain if trained_on else None).argmax(1).tolist()
-        confusion: dict[str, dict[str, int]] = {}
-        for truth, guess in zip(labels.tolist(), guesses, strict=True):
-            row = confusion.setdefault(environments.classes[truth], {})
+        known_domain = domain in self.domains
+        guesses = self.probabilities(inputs, domain if known_domain else None).argmax(1).tolist()
+        seen = [False] * len(inputs)
+        if self.trained_on is not None:
+            seen = torch.isin(fingerprints(inputs), self.trained_on).tolist()
+        only_seen = all(seen)
+        confusions: tuple[dict[str, dict[str, int]], ...] = ({}, {})
+        for truth, guess, known in zip(labels.tolist(), guesses, seen, strict=True):
+            row = confusions[known and not only_seen].setdefault(environments.classes[truth], {})
             row[self.classes[guess]] = row.get(self.classes[guess], 0) + 1
-        ordered = {name: confusion[name] for name in environments.classes if name in confusion}
-        return DomainScore(ordered, trained_on)
+        ordered = [{name: part[name] for name in environments.classes if name in part} for part in confusions]
+        return DomainScore(ordered[0], known_domain or any(seen), ordered[1], only_seen)
 
     def drift(self, images: Any, *, seed: int = 0) -> "Drift":
         """How far new inputs, at least two, are from the training domains; see `domainwise.models.drift`."""
@@ -162,7 +175,7 @@ class Model:
 
     def __reduce__(self) -> Any:
         weights = {name: tensor.cpu() for name, tensor in self.algorithm.state_dict().items()}
-        return type(self), (self.card, weights, self.reference, self.device.type)
+        return type(self), (self.card, weights, self.reference, self.device.type, self.trained_on)
 
     def __repr__(self) -> str:
         made = f"{self.card.algorithm} {self.card.network}, {counted(len(self.classes), 'class')}"

@@ -19,6 +19,10 @@ Scale = Literal["small", "image"]
 """MNIST-sized problems ("small") and 224-pixel photographs ("image") search in different ranges."""
 
 
+LARGEST_WHOLE = 10**9
+"""No whole number of a hyper-parameter is larger, if it has no other limit."""
+
+
 class Parameter(ABC):
     """One hyper-parameter: one of a few words, or a number within limits."""
 
@@ -46,7 +50,8 @@ class Parameter(ABC):
             return f"must be {kind}, and finite"
         if value < self.minimum:
             return f"must be at least {self.minimum:g}"
-        return f"must be at most {self.maximum:g}" if value > self.maximum else None
+        most = min(self.maximum, LARGEST_WHOLE) if self.whole else self.maximum
+        return f"must be at most {most:g}" if value > most else None
 
     def tidy(self, value: Value) -> Value:
         """A legal value in its canonical form: 2 and 2.0 are one number."""
@@ -84,6 +89,7 @@ class LogInteger(Parameter):
     default: int
     base: float = 10.0
     minimum: int = 0
+    maximum: float = LARGEST_WHOLE
     whole = True
 
     def at(self, u: float) -> int:

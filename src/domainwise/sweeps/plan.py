@@ -23,7 +23,7 @@ from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS
 from domainwise.nets.weights import planned
-from domainwise.protocol import spaces
+from domainwise.protocol import limits, spaces
 from domainwise.protocol.dataset_names import FOLDER
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
@@ -200,8 +200,11 @@ def plan_sweep(
         names = ", ".join(ALGORITHMS)
         raise UserError(f"name at least one algorithm, e.g. ERM and DAT (known: {names})", argument="algorithms")
     for kind, number, argument in ((search, draws, "hparams"), ("trials", trials, "trials")):
-        if number < 1:
-            raise UserError(f"{kind} must be at least 1, not {number}", argument=argument)
+        limits.check(kind, number, 1, limits.RUNS, argument)
+    if (runs := len(algorithms) * draws * trials * len(data.domains)) > limits.RUNS:
+        raise UserError(
+            f"{runs:,} runs are more than {limits.RUNS:,}: plan fewer {search} or trials", argument="hparams"
+        )
     for name in options.hparams:
         if name not in legal:
             raise unknown(f"hyper-parameter of {', '.join(algorithms)}", name, legal)

@@ -13,7 +13,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
-from domainwise.protocol import spaces
+from domainwise.protocol import limits, spaces
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
 from domainwise.protocol.spaces import Parameter, Scale
@@ -83,9 +83,12 @@ def plan_run(
             raise unknown("thing to track", name, TRACKABLE)
     steps = data.steps if options.steps is None else options.steps
     evaluate_every = data.evaluate_every if options.evaluate_every is None else options.evaluate_every
-    for name, number in (("steps", steps), ("evaluate_every", evaluate_every), ("threads", options.threads)):
-        if number < 1:
-            raise UserError(f"{name} must be at least 1, not {number}")
+    for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+        limits.check(name, number, 1, limits.STEPS)
+    for name, number in (("draw", draw), ("trial", trial)):
+        limits.check(name, number, 0, limits.STEPS)
+    limits.check("seed", options.seed, -limits.SEED, limits.SEED)
+    limits.check("threads", options.threads, 1, limits.THREADS)
     held_out = data.held_out if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")

@@ -213,13 +213,13 @@ def _mapped(descriptor: int, length: int) -> Tensor:
     if not length:
         return torch.empty(0, dtype=torch.uint8)
     pages = mmap.mmap(descriptor, length, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    if length < POPULATED_SHARE * _available():
+    if length < POPULATED_SHARE * available_memory():
         with suppress(OSError):
             pages.madvise(POPULATE_READ)
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 
-def _available() -> int:
+def available_memory() -> int:
     """Bytes of memory available without swapping; 0 where unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
