@@ -59,7 +59,7 @@ def _execute(runs: Sequence[Run], settings: Settings, workers: int | None, per_g
         pool.close()
 
 
-def default_workers(device: str, runs: Collection[Run]) -> int:
+def default_workers(device: str, runs: Collection[Run] = ()) -> int:
     """One per GPU, or as many as the cores can give the threads of a run."""
     if pick_device(device).type == "cuda":
         return torch.cuda.device_count()
