@@ -14,7 +14,7 @@ import torch
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.core import files, torchrun
-from domainwise.core.errors import UserError
+from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.core.locks import RunLocked
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
@@ -188,6 +188,10 @@ def training(
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
         return (yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads)))
+    except OSError as error:
+        if error.errno not in STORAGE:
+            raise
+        raise StorageError.of(error, folder.path) from None
     except torch.OutOfMemoryError as error:
         if not ranks.is_rank_zero:
             raise  # printed by this rank, since it may be the only one
@@ -274,6 +278,9 @@ def _failures_tracked(recorder: Recorder) -> Iterator[None]:
         recorder.trackers.end(None)
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in STORAGE:
+            recorder.trackers.end(None)
+            raise
         reason = f"{type(error).__name__}: {error}"
         recorder.trackers.end(Status(session.run.id, session.next_step - 1, "failed", reason))
         raise

@@ -193,4 +193,9 @@ class SharedRunFolder:
     def _write(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         if self.ranks.is_rank_zero:
             self._lock.ensure_owned()
-            method(*args, **kwargs)
+            try:
+                method(*args, **kwargs)
+            except RuntimeError as error:  # of torch.save, raised while it handles that of the file
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
