@@ -32,6 +32,7 @@ from domainwise.protocol.records import RunFolder
 from domainwise.sweeps import local
 from processes import alive, all_gone
 
+RUN_FILES = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
 IMAGES, LABELS = MNIST_FILES[:2]
 
@@ -133,7 +134,9 @@ def test_a_full_disk_is_one_line(domainwise: Command, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(RunFolder, "append", full)
     result = domainwise("train", "--hparam", "batch_size=4", "--steps", 2, "--device", "cpu", "--out", "out")
-    assert result.status == 1 and re.fullmatch("error: No space left on device: make room; .* continues\n", result.err)
+    assert result.status == 1 and re.fullmatch(
+        "error: No space left on device: cannot write to .*: make room there; .* continues\n", result.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,9 +204,12 @@ def test_train_prints_a_table_and_continues_where_nothing_is_left_to_do(domainwi
     first = domainwise("train", *QUICK)
     assert first.status == 0
     (folder,) = (entry for entry in (tmp_path / "runs" / "train").iterdir() if entry.is_dir())
-    for word in ("DAT", "scene1 (unseen)", "scene2 (trained on)", "after step 2", folder.name):
+    for word in ("DAT", "scene1 (unseen)", "scene2 (trained on)", "after step 2", "last: step 2", folder.name):
         assert word in first.out
-    assert {file.name for file in folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+    assert "selected by training-domain validation (for predict, evaluate, export, drift)" in " ".join(
+        first.out.split()
+    )
+    assert {file.name for file in folder.iterdir()} == RUN_FILES
     assert domainwise("train", *QUICK).out == first.out
 
 
@@ -216,6 +222,9 @@ def test_train_as_json(domainwise: Command, tmp_path: Path) -> None:
     assert summary["run"]["algorithm"] == "IRM" and summary["run"]["test_domains"] == ["scene2", "scene4"]
     assert (summary["run"]["seed"], summary["run"]["trial"], summary["run"]["hparams"]["anneal"]) == (3, 1, 2)
     assert (tmp_path / summary["folder"] / "model.safetensors").is_file() and summary["id"] in summary["folder"]
+    assert (
+        summary["weights"] == f"weights of step {summary['selected']['step']}, selected by training-domain validation"
+    )
     parts = {(part["domain"], part["split"]) for part in summary["final"]}
     assert parts == {("scene1", "out"), ("scene3", "out")} | {
         (domain, split) for domain in ("scene2", "scene4") for split in ("in", "out")
@@ -285,7 +294,7 @@ def test_the_demo_from_end_to_end(
     folders = [folder for folder in (tmp_path / "out").iterdir() if folder.is_dir()]
     assert len(folders) == 16
     for folder in folders:
-        assert {file.name for file in folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+        assert {file.name for file in folder.iterdir()} == RUN_FILES
     assert files(tmp_path) == {file for folder in folders for file in folder.iterdir()} | set(pictures)
 
     monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("nothing is trained twice"))
@@ -383,15 +392,21 @@ def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
 
 
 @needs_proc
-@pytest.mark.parametrize("workers_too", [False, True], ids=["the driver alone", "all processes"])
-def test_sigterm_saves_every_run_in_progress_however_often_it_comes(tmp_path: Path, workers_too: bool) -> None:
+@pytest.mark.parametrize(
+    ("number", "workers_too"),
+    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)],
+    ids=["the driver alone", "all processes", "a closed terminal"],
+)
+def test_a_signal_saves_every_run_in_progress_however_often_it_comes(
+    tmp_path: Path, number: signal.Signals, workers_too: bool
+) -> None:
     out = tmp_path / "out"
     with RunningDemo(out, steps=100_000) as demo:
         demo.wait_until(lambda: len([file for file in out.glob("*/records.jsonl") if file.read_bytes()]) == 2)
         for _ in range(2):
             for pid in (*(demo.workers if workers_too else ()), demo.process.pid):
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, number)
             time.sleep(0.005)
         assert demo.process.wait(timeout=15) == 130, demo.text
         assert "the same command continues" in demo.text and "Traceback" not in demo.text

@@ -73,10 +73,10 @@ def test_the_log_file_holds_what_was_asked_and_what_went_wrong(
     logging.getLogger("domainwise").debug("\udcff")  # bytes that are no text, as in names of files
     monkeypatch.undo()
     logs.configure()
-    asked, unreadable, asked_again, wrong, odd = file.read_text().splitlines()
+    asked, weights, unreadable, asked_again, wrong, odd = file.read_text().splitlines()
     assert "domainwise --log-file" in asked and asked_again.endswith("domainwise predict nowhere photos")
     assert "absent.jpg is no readable image" in unreadable and "error: nowhere is no model" in wrong
-    assert odd.endswith(r"\udcff")
+    assert odd.endswith(r"\udcff") and "weights of" in weights
 
 
 def test_unreadable_images_are_named_and_the_rest_predicted(place: Path, domainwise: Command) -> None:

@@ -217,6 +217,23 @@ def test_locks_of_other_machines_and_unreadable_ones_hold_while_they_are_fresh(
     assert is_free(tmp_path) == free
 
 
+def test_a_lock_dated_in_the_future_does_not_hold_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    leave(tmp_path / "skewed", ELSEWHERE, silent=-60)
+    assert not is_free(tmp_path / "skewed"), "as far as clocks differ"
+    leave(tmp_path / "future", ELSEWHERE, silent=-86_400)
+    assert is_free(tmp_path / "future") and "is dated in the future" in caplog.text
+
+
+def test_a_disk_too_full_for_a_lock_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(json, "dump", full)
+        RunLock(tmp_path).__enter__()
+    assert is_free(tmp_path)
+
+
 def test_a_holder_is_heard_of_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", 0.01)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.engine.interrupt import SIGNALS, STOPPING, signals_as_keyboard_interrupt
 from domainwise.engine.train import Interrupted
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
@@ -43,14 +44,36 @@ def test_an_interrupted_run_continues_bit_for_bit(tmp_path: Path, run: Run) -> N
     assert not (tmp_path / "parts" / run.id / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_both_signals_stop_a_run_and_handlers_are_put_back(tmp_path: Path, number: signal.Signals) -> None:
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+@pytest.mark.parametrize("number", SIGNALS)
+def test_all_signals_stop_a_run_and_handlers_are_put_back(tmp_path: Path, number: signal.Signals) -> None:
+    before = [signal.getsignal(s) for s in SIGNALS]
     with pytest.raises(Interrupted):
         trained(plan(), tmp_path, progress=at_step(0, lambda: signal.raise_signal(number)))
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(s) for s in SIGNALS] == before
     trained(plan(), tmp_path)
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(s) for s in SIGNALS] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    """As after nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_keyboard_interrupt():
+            outcome = trained(plan(), tmp_path, progress=at_step(1, lambda: signal.raise_signal(signal.SIGHUP)))
+        assert outcome.status.status == "done" and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_around_a_training_signals_are_ctrl_c_once(number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt), signals_as_keyboard_interrupt():
+        try:
+            signal.raise_signal(number)
+        finally:
+            for later in STOPPING:
+                signal.raise_signal(later)  # while it saves
+    assert [signal.getsignal(s) for s in STOPPING] == [signal.SIG_DFL, signal.SIG_DFL]
 
 
 def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
@@ -64,7 +87,8 @@ def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
 def test_an_interrupt_in_the_last_step_lets_the_run_end(tmp_path: Path) -> None:
     outcome = trained(plan(), tmp_path, progress=at_step(STEPS - 1, interrupt))
     assert outcome.status.status == "done"
-    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+    files = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}
+    assert {file.name for file in outcome.folder.iterdir()} == files
 
 
 class Crash(BaseException):

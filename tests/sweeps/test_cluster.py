@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import StorageError, UserError
 from domainwise.core.locks import RunLock
 from domainwise.engine.train import train
 from domainwise.protocol.records import RunFolder, Status
@@ -113,6 +113,32 @@ def test_an_address_where_nobody_listens_is_said_at_once() -> None:
         assert time.monotonic() - before < 5
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(b"", "something else"), (b"HTTP/1.1 400 Bad Request", "something else"), (None, "no answer")],
+)
+def test_an_address_where_no_ray_listens_is_said_in_bounded_time(
+    answer: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_ray, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                if answer is None:
+                    time.sleep(0.5)
+                else:
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(UserError, match=f"no Ray cluster at .* .{reason}"):
+            on_ray.RayCluster(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
 @pytest.mark.parametrize(("module", "package", "place"), [(on_ray, "ray", "ray"), (slurm, "submitit", "slurm")])
 def test_without_the_package_one_line_says_what_to_install(
     module: object, package: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +178,9 @@ class Obedient:
     running: list[Run] = field(default_factory=list)
     adopted: tuple[Run, ...] = ()
     closed: bool = False
+
+    def ready(self) -> bool:
+        return True
 
     def adopt(self, run: Run) -> bool:
         if run in self.adopted:
@@ -209,6 +238,50 @@ def test_a_lost_task_is_repeated_within_bounds_and_for_ever_while_it_gets_on(
     (last,) = execute_on(obedient, RUNS[:1], Settings(tmp_path, "cpu"))
     assert last.ended.status == end and reason in last.ended.reason
     assert len(obedient.submissions) == len(story) and obedient.closed
+
+
+def test_the_death_of_a_node_is_counted_once_and_another_is_waited_for(
+    fates: dict[str, Callable[[Run], TaskEnded]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def node_died(run: Run) -> TaskEnded:
+        return TaskEnded(run, "NodeDiedError", node_died=True)
+
+    obedient = Obedient([*[node_died] * 5, fates["done"]])
+    (event,) = execute_on(obedient, RUNS[:1], Settings(tmp_path, "cpu"))
+    assert event.ended is not None and event.ended.status == "done" and len(obedient.submissions) == 6
+    monkeypatch.setattr(cluster_module, "NOTICED_SECONDS", -1.0)
+    again = Obedient([*[node_died] * 5, fates["done"]])
+    (event,) = execute_on(again, RUNS[1:2], Settings(tmp_path, "cpu"))
+    assert event.ended is not None and event.ended.status == "failed" and len(again.submissions) == 3, "three deaths"
+
+
+def test_a_cluster_without_nodes_is_waited_for_and_not_for_ever(
+    fates: dict[str, Callable[[Run], TaskEnded]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    obedient, looks = Obedient([fates["done"]]), iter([False, False, True, True])
+    monkeypatch.setattr(obedient, "ready", lambda: next(looks), raising=False)
+    (event,) = execute_on(obedient, RUNS[:1], Settings(tmp_path, "cpu"))
+    assert event.ended is not None and event.ended.status == "done"
+    assert caplog.text.count("no node of the cluster is alive: waiting up to 5 min 00 s for one") == 1
+    monkeypatch.setattr(cluster_module, "NODE_SECONDS", 0.0)
+    monkeypatch.setattr(obedient, "ready", lambda: False)
+    with pytest.raises(UserError, match=r"no node of the cluster was alive .* the same command continues"):
+        list(execute_on(obedient, RUNS[1:2], Settings(tmp_path, "cpu")))
+
+
+def test_a_full_disk_stops_a_cluster_and_fails_no_run(
+    fates: dict[str, Callable[[Run], TaskEnded]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise StorageError.of(OSError(28, "No space left on device"), folder)
+
+    monkeypatch.setattr(cluster_module.files, "check_space", full)
+    with pytest.raises(StorageError, match=f"No space left on device: cannot write to {tmp_path}"):
+        list(execute_on(Obedient([fates["lost"]]), RUNS[:1], Settings(tmp_path, "cpu")))
+    assert RunFolder(tmp_path, RUNS[0]).status() is None
 
 
 def test_a_full_cluster_is_waited_for_but_one_that_takes_nothing_is_an_error(

@@ -1,5 +1,6 @@
 """Interleaved runs in one process: each the same, bit by bit, as alone; none harmed by another."""
 
+import errno
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,12 +19,13 @@ from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.engine.evaluation import Evaluator
 from domainwise.engine.execution.isolation import RunContext, arithmetic
+from domainwise.engine.recorder import Recorder
 from domainwise.engine.train import train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Settings
-from domainwise.sweeps.interleaving import InterleavedRuns, RunUpdate
+from domainwise.sweeps.interleaving import DiskRefused, InterleavedRuns, RunUpdate
 from domainwise.sweeps.local import _Pool, execute
 from short_trainings import saved_results
 
@@ -52,6 +54,31 @@ def interleaved(
         updates += [update for _, update in in_progress.step_all()]
         each_round(in_progress)
     return updates
+
+
+@pytest.mark.parametrize("method", ["append", "save_checkpoint", "finish", "create"])
+def test_a_full_disk_interrupts_runs_and_fails_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: Path, method: str
+) -> None:
+    def full(*_: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            if method == "save_checkpoint":
+                raise RuntimeError("unexpected pos 7168 vs 7120")  # noqa: B904 (as torch.save does)
+            raise
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, method, full)
+        patch.setattr(Recorder, "checkpoint_due", lambda _: True)
+        refused = [update for update in interleaved(RUNS[:2], tmp_path) if isinstance(update, DiskRefused)]
+    assert len(refused) == 2
+    for update in refused:
+        assert update.message.startswith(f"No space left on device: cannot write to {tmp_path}")
+    assert not any(RunFolder(tmp_path, run).status() for run in RUNS[:2])
+    interleaved(RUNS[:2], tmp_path)
+    for run in RUNS[:2]:
+        assert saved_results(run, tmp_path) == saved_results(run, alone)
 
 
 def test_all_ask_for_their_scores_before_anybody_waits_for_them(

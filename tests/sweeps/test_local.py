@@ -17,11 +17,12 @@ from unittest.mock import Mock
 import pytest
 
 import short_trainings
-from domainwise.core.errors import UserError
+from domainwise.core.errors import StorageError, UserError
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Event, Settings, mark_failed
+from domainwise.sweeps.interleaving import DiskRefused
 from domainwise.sweeps.local import execute
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.status import sweep_progress
@@ -67,6 +68,13 @@ def followed(
         react(event)
     assert not multiprocessing.active_children(), "no worker outlives the sweep"
     return ends
+
+
+def test_a_full_disk_in_a_worker_stops_the_sweep(tmp_path: Path) -> None:
+    pool = local._Pool(deque(), settings(tmp_path), size=0, runs_per_worker=1)
+    pipe = Mock(recv=lambda: (RUNS[0].id, DiskRefused("No space left on device: make room")))
+    with pytest.raises(StorageError, match="No space left on device: make room"):
+        list(pool.receive(Mock(pipe=pipe, runs={RUNS[0].id: RUNS[0]})))
 
 
 def kill_workers() -> int:

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 import re
 import shlex
 import sys
@@ -43,9 +42,9 @@ from domainwise.cli import (
 from domainwise.cli.output import console, errors_console
 from domainwise.cli.progress import decoding_progress
 from domainwise.core import logs, plugins, torchrun
-from domainwise.core.errors import UserError
+from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.data.images import progress as image_progress
-from domainwise.engine.interrupt import sigterm_as_keyboard_interrupt
+from domainwise.engine.interrupt import signals_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
 app = typer.Typer(
@@ -58,7 +57,6 @@ app = typer.Typer(
 
 FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file")
 """The global options, without a value and with one."""
-DISK_FULL = errno.ENOSPC, errno.EDQUOT
 
 
 @app.callback()
@@ -131,22 +129,19 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     reordered = global_options_first(sys.argv[1:] if arguments is None else arguments)
     try:
-        with sigterm_as_keyboard_interrupt():
+        with signals_as_keyboard_interrupt():
             app(reordered, prog_name="domainwise", obj=reordered)
     except UserError as error:
         log.debug("error: %s", error)
         _print_error(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
-        sys.exit(torchrun.exit_status(2))
+        sys.exit(torchrun.exit_status(1 if isinstance(error, StorageError) else 2))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             _print_error(f"{error.filename} is no name of a file or folder: it is too long")
             sys.exit(torchrun.exit_status(2))
-        if error.errno not in DISK_FULL:
+        if error.errno not in STORAGE:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        _print_error(
-            f"{os.strerror(error.errno)}{where}: make room; what was saved is kept, and the same command continues"
-        )
+        _print_error(str(StorageError.of(error)))
         sys.exit(torchrun.exit_status(1))
 
 

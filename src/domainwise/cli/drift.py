@@ -72,6 +72,7 @@ def drift(
         console.print(table)
         say(result.sentence)
         say(result.score_sentence)
+        say(f"Features: {loaded.weights}.")
     if above:
         say(f"the score {result.score:.4f} is above {fail_above:g}", errors_console)
     if unreadable or above:

@@ -50,6 +50,13 @@ Track = Annotated[list[str] | None, typer.Option(help="Also record, per training
 LogTo = Annotated[
     list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
 ]
+Save = Annotated[
+    str,
+    typer.Option(
+        help="Weights of the model: best (the step that training-domain validation selects) or last.",
+        autocompletion=complete.among("best", "last"),
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[
     int, typer.Option(help="CPU threads per run, part of its identity: results differ in rounding.", min=1)

@@ -1,7 +1,12 @@
 """Errors that the user can fix: one line each."""
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
+
+STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""A disk that is full, over its quota, read-only or broken: nothing is wrong with what was to be written."""
 
 
 class UserError(Exception):
@@ -13,6 +18,17 @@ class UserError(Exception):
     def __init__(self, message: str, *, argument: str = "") -> None:
         super().__init__(message)
         self.argument = argument
+
+
+class StorageError(UserError):
+    """A disk does not take what is to be written. It interrupts a training, which can be continued."""
+
+    @classmethod
+    def of(cls, error: OSError, folder: object = None) -> "StorageError":
+        """From the error of a write, which often names no file."""
+        where = error.filename or folder
+        advice = "make room there; what was saved is kept, and the same command continues"
+        return cls(f"{os.strerror(error.errno or errno.EIO)}: cannot write{f' to {where}' if where else ''}: {advice}")
 
 
 class UnknownName(UserError, KeyError):

@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import STORAGE, StorageError, UserError
 
 TAIL = 1 << 16
 """Longer than any line."""
@@ -189,9 +189,27 @@ def writable_folder(path: Path, argument: str = "out") -> Path:
         path.mkdir(parents=True, exist_ok=True)
         _try(path / ".probe")
     except OSError as error:
+        if error.errno in STORAGE:
+            raise StorageError.of(error, path) from None
         reason = f"cannot write to {path} ({error.strerror}): choose another folder"
         raise UserError(reason, argument=argument) from None
     return path
+
+
+def check_space(folder: Path) -> None:
+    """Raises StorageError if the folder's disk does not take a small file."""
+    probe = temporary_beside(folder / ".space")
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(TAIL))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno in STORAGE:
+            raise StorageError.of(error, folder) from None
+        raise
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def writable_file(path: Path, argument: str = "out") -> Path:

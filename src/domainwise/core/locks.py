@@ -7,6 +7,7 @@ never reused while the run is unfinished, so a holder wrongly taken for dead see
 """
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -22,6 +23,11 @@ from domainwise.core.files import temporary_beside
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 90.0
 """A holder on another machine counts as dead after so long without a heartbeat."""
+CLOCK_SECONDS = 600.0
+"""A heartbeat that is further in the future than clocks differ is none."""
+
+
+log = logging.getLogger(__name__)
 
 
 class RunLocked(Exception):
@@ -80,6 +86,9 @@ class RunLock:
                 json.dump(owner, file)
         except FileExistsError:
             raise RunLocked(f"{self.folder.name} has just been locked by another process") from None
+        except OSError:  # a full disk: an empty file would lock the run until it is stale
+            self.path.unlink(missing_ok=True)
+            raise
         threading.Thread(target=self._beat, daemon=True).start()
         return self
 
@@ -133,7 +142,10 @@ def _alive(lock_file: Path) -> bool:
                 return process_start_time(owner["pid"]) == owner["birth"]
         except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
             pass
-        return _folder_time(lock_file.parent) - lock_file.stat().st_mtime < STALE_SECONDS
+        age = _folder_time(lock_file.parent) - lock_file.stat().st_mtime
+        if age < -CLOCK_SECONDS:
+            log.warning("%s is dated in the future: its heartbeat is ignored", lock_file)
+        return -CLOCK_SECONDS <= age < STALE_SECONDS
     except FileNotFoundError:
         return False
 

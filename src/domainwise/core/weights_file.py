@@ -48,6 +48,17 @@ def load_weights(path: Path, advice: str = "restore it or train again") -> "dict
     return tensors
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """What `save_weights` was given besides the tensors, read from the head of the file; empty if it holds none."""
+    with path.open("rb") as file:
+        head = file.read(int.from_bytes(file.read(8), "little"))
+    try:
+        described = json.loads(json.loads(head)["__metadata__"][KEY])
+        return {name: value for name, value in described.items() if name != "sha256"}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
 def _agrees(text: str, tensors: "Mapping[str, Tensor]") -> bool:
     try:
         described = json.loads(text)

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM as a flag that the training loop checks between steps, not an exception in the middle of one.
+"""Ctrl-C, SIGTERM and SIGHUP as a flag that the training loop checks between steps, not an exception in one.
 
-Around the loop, in the process that a user started, both raise KeyboardInterrupt.
+Around the loop, in the process that a user started, all raise KeyboardInterrupt. SIGHUP comes when a terminal is
+closed; where it is ignored, as after nohup, it stays ignored.
 """
 
 import signal
@@ -10,13 +11,15 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = signal.SIGINT, signal.SIGTERM
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals besides Ctrl-C that end a command."""
+SIGNALS = (signal.SIGINT, *STOPPING)
 
 
 class Interruption:
-    """Within it, the first SIGINT or SIGTERM sets `requested`. A second Ctrl-C acts as it does outside.
+    """Within it, the first of SIGNALS sets `requested`. A second Ctrl-C acts as it does outside.
 
-    A second SIGTERM does nothing: a process may get one with its process group, and another from its driver.
+    A second SIGTERM or SIGHUP does nothing: a process may get one with its group, and another from its driver.
     Interleaved trainings share one object: it handles signals from the first entry to the last exit.
     """
 
@@ -29,7 +32,8 @@ class Interruption:
         self._entered += 1
         if self._entered == 1 and not self.requested and threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                self._previous[number] = signal.signal(number, self._request)
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._request)
         return self
 
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a signal handler's arguments)
@@ -50,21 +54,25 @@ class Interruption:
 
 
 @contextmanager
-def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """Within it, the first SIGTERM (of `timeout`, a container or a scheduler) acts like Ctrl-C, on which commands save.
+def signals_as_keyboard_interrupt() -> Iterator[None]:
+    """Within it, the first SIGTERM (of `timeout`, a container or a scheduler) or SIGHUP (a closed terminal) acts like
+    Ctrl-C, on which commands save.
 
-    Later ones do nothing, so that saving is not cut short. A process that handles or ignores SIGTERM is left as it is.
+    Later ones do nothing, so that saving is not cut short. A signal that is handled or ignored is left as it is.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+    handled = [number for number in STOPPING if signal.getsignal(number) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
 
     def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in handled:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in handled:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)

@@ -25,7 +25,7 @@ from domainwise.core.parsing import (
     parse_any,
     read_file,
 )
-from domainwise.core.weights_file import load_weights, save_weights
+from domainwise.core.weights_file import load_weights, read_metadata, save_weights
 from domainwise.protocol import checkpoint_file
 from domainwise.protocol.checked_lines import SEAL, Extent, append_block, extent, intact, seal, unseal
 from domainwise.protocol.runs import Run
@@ -118,6 +118,7 @@ class RunFolder:
         self.penalties_file = self.path / "penalties.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
+        self.best_file = self.path / "best.safetensors"
         self.audit_file = self.path / "audit.json"
 
     @classmethod
@@ -217,7 +218,7 @@ class RunFolder:
 
     def _set_aside(self, damage: str) -> None:
         """The run begins anew; its records are kept under another name."""
-        for file in (self.records_file, self.penalties_file, self.model_file):
+        for file in (self.records_file, self.penalties_file, self.model_file, self.best_file):
             if file.exists():
                 file.replace(file.with_suffix(".damaged"))
         self.checkpoint_file.unlink(missing_ok=True)
@@ -293,11 +294,27 @@ class RunFolder:
                 return None
         return state
 
-    def finish(self, status: Status, model: "dict[str, Tensor]") -> None:
-        """Saves the model, then says how the run ended, then forgets the checkpoint."""
+    def finish(
+        self, status: Status, model: "dict[str, Tensor]", best: "tuple[int, dict[str, Tensor]] | None" = None
+    ) -> None:
+        """Saves the model (and that of the best step, if there is one), then the status, then drops the checkpoint."""
         save_weights(self.model_file, model)
+        if best is None:
+            self.best_file.unlink(missing_ok=True)
+        else:
+            save_weights(self.best_file, best[1], {"step": str(best[0])})
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
+
+    def load_best(self) -> "tuple[int, dict[str, Tensor]] | None":
+        """The step that training-domain validation selected and its weights; runs of earlier versions have none."""
+        if not self.best_file.is_file():
+            return None
+        advice = "delete it, and those of the last step are used"
+        tensors, step = load_weights(self.best_file, advice), read_metadata(self.best_file).get("step", "")
+        if not str(step).isdecimal():
+            raise UserError(f"{self.best_file} is damaged (it does not say its step): {advice}")
+        return int(step), tensors
 
     def save_audit(self, audit: dict[str, Any]) -> None:
         """Saves the summary of the model's audit with its run."""

@@ -5,6 +5,7 @@ started twice without harm. A lost task is submitted again; that counts as an at
 checkpoint, or if somebody cancelled it.
 """
 
+import logging
 import signal
 import time
 from collections import Counter, deque
@@ -12,26 +13,34 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from domainwise.core import plugins
-from domainwise.core.errors import UserError
+from domainwise.core import files, plugins
+from domainwise.core.errors import StorageError, UserError
 from domainwise.core.locks import RunLocked, lock_holder
+from domainwise.core.phrasing import duration
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import ATTEMPTS, Event, Settings, final_status, mark_failed, unfinished
 
+log = logging.getLogger(__name__)
 GRACE_SECONDS = 40.0
 """How long interrupted tasks may take to save their checkpoints (Slurm kills after 30 seconds)."""
+
+NODE_SECONDS = 300.0
+"""How long to wait for a machine where none is left."""
+NOTICED_SECONDS = 60.0
+"""Losses of one run by dying machines within this time are one."""
 
 
 @dataclass(frozen=True)
 class TaskEnded:
-    """A task that has ended; `lost` is the reason if it did not end by itself."""
+    """A task that has ended; `lost` is the reason if it did not end by itself, `node_died` whether its machine died."""
 
     run: Run
     lost: str = ""
     cancelled: bool = False
+    node_died: bool = False
 
 
 class SubmissionRefused(Exception):
@@ -48,6 +57,9 @@ class Cluster(Protocol):
     @property
     def capacity(self) -> int:
         """The most tasks to have submitted at once."""
+
+    def ready(self) -> bool:
+        """Whether some machine can take a task; without one, none is submitted."""
 
     def adopt(self, run: Run) -> bool:
         """Takes over the task that an earlier driver submitted for this run, if it still exists; says whether."""
@@ -84,7 +96,7 @@ def train_task(run: Run, settings: Settings) -> None:
                 log_to=settings.log_to,
                 progress=stop_if_requested,
             )
-        except (RunLocked, Interrupted):
+        except (RunLocked, Interrupted, StorageError):  # all of which can be continued
             return
         except Exception as error:
             mark_failed(settings.out, run, error, settings.device)
@@ -110,15 +122,31 @@ class _Driver:
         self.checkpoints: dict[str, int] = {}
         self.attempts: Counter[str] = Counter()
         self.steps: dict[str, int] = {}
+        self.node_died: dict[str, float] = {}
 
     def work(self) -> Generator[Event]:
         while self.waiting or self.submitted:
+            self.wait_for_node()
             yield from self.submit()
             for task in self.cluster.finished():
                 yield from self.handle(task)
             yield from self.progress()
             if self.waiting or self.submitted:
                 time.sleep(self.cluster.poll_seconds)
+
+    def wait_for_node(self) -> None:
+        """Returns when the cluster can take a task; raises UserError if it cannot for NODE_SECONDS."""
+        if self.cluster.ready():
+            return
+        log.warning("no node of the cluster is alive: waiting up to %s for one", duration(NODE_SECONDS))
+        deadline = time.monotonic() + NODE_SECONDS
+        while not self.cluster.ready():
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"no node of the cluster was alive for {duration(NODE_SECONDS)}: start one; finished runs and "
+                    "checkpoints are kept, and the same command continues"
+                )
+            time.sleep(self.cluster.poll_seconds)
 
     def submit(self) -> Generator[Event]:
         """Fills the cluster with waiting runs, except those that another driver has ended or is training."""
@@ -146,8 +174,9 @@ class _Driver:
         run = self.submitted.pop(task.run.id)
         status = RunFolder(self.settings.out, run).status()
         if status is None or (task.lost and status.status == "failed" and self.settings.retry):
+            files.check_space(self.settings.out)  # a full disk stops every task: no run's fault
             progressed = self.checkpoint_time(run) > self.checkpoints[run.id]
-            if not self.is_locked(run) and (task.cancelled or not progressed):
+            if not self.is_locked(run) and (task.cancelled or not progressed) and not self.is_same_death(task):
                 self.attempts[run.id] += 1
             if self.attempts[run.id] < ATTEMPTS:
                 self.waiting.append(run)
@@ -155,6 +184,13 @@ class _Driver:
             reason = f"its task was lost {ATTEMPTS} times, at last: {task.lost or 'it stopped without a word'}"
             status = mark_failed(self.settings.out, run, reason)
         yield Event(run, status.step, status)
+
+    def is_same_death(self, task: TaskEnded) -> bool:
+        """Whether a node's death was counted for this run already: a cluster takes a while to notice it."""
+        before, now = self.node_died.get(task.run.id), time.monotonic()
+        if task.node_died and (before is None or now - before > NOTICED_SECONDS):
+            self.node_died[task.run.id] = now
+        return task.node_died and before is not None and now - before <= NOTICED_SECONDS
 
     def is_locked(self, run: Run) -> bool:
         return lock_holder(RunFolder(self.settings.out, run).path) is not None

@@ -1,8 +1,10 @@
 """Several trainings in one process: each makes one step per round, on a GPU each on its own stream."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
+from domainwise.core.errors import STORAGE, StorageError
 from domainwise.core.locks import RunLocked
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
@@ -13,8 +15,16 @@ from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import Settings, mark_failed
 
-RunUpdate = int | Status | Literal["locked", "out of memory"]
-"""A run has made this step, has ended, is locked by another process, or did not fit the device beside the others."""
+
+@dataclass(frozen=True)
+class DiskRefused:
+    """The disk does not take what a run is to save, and the message that says so."""
+
+    message: str
+
+
+RunUpdate = int | Status | DiskRefused | Literal["locked", "out of memory"]
+"""A run has made this step, has ended, cannot be saved, is locked by another process, or did not fit beside others."""
 
 
 class InterleavedRuns:
@@ -70,6 +80,17 @@ class InterleavedRuns:
                 yield run, update
 
     def _step(self, run: Run) -> RunUpdate | None:
+        """A disk that is full ends no run: all of them can be continued."""
+        try:
+            return self._outcome(run)
+        except StorageError as error:
+            return DiskRefused(str(error))
+        except OSError as error:
+            if error.errno not in STORAGE:
+                raise
+            return DiskRefused(str(StorageError.of(error, self.settings.out)))
+
+    def _outcome(self, run: Run) -> RunUpdate | None:
         try:
             return next(self.trainings[run])
         except StopIteration as end:
@@ -78,6 +99,8 @@ class InterleavedRuns:
             return None
         except RunLocked:
             return "locked"
+        except StorageError:
+            raise
         except OutOfMemory as error:
             return "out of memory" if len(self.trainings) > 1 else self._failed(run, error)
         except Exception as error:

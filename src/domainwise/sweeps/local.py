@@ -19,12 +19,13 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from domainwise.core import logs, plugins
+from domainwise.core.errors import StorageError
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import ATTEMPTS, Event, Settings, final_status, mark_failed, unfinished
-from domainwise.sweeps.interleaving import InterleavedRuns, RunUpdate
+from domainwise.sweeps.interleaving import DiskRefused, InterleavedRuns, RunUpdate
 
 GRACE_SECONDS = 20.0
 """How long an interrupted worker may take to save the checkpoint of each run it holds."""
@@ -59,7 +60,7 @@ def _execute(runs: Sequence[Run], settings: Settings, workers: int | None, per_g
         pool.close()
 
 
-def default_workers(device: str, runs: Collection[Run]) -> int:
+def default_workers(device: str, runs: Collection[Run] = ()) -> int:
     """One per GPU, or as many as the cores can give the threads of a run."""
     if pick_device(device).type == "cuda":
         return torch.cuda.device_count()
@@ -124,6 +125,8 @@ class _Pool:
         run = worker.runs.pop(run_id)
         if isinstance(update, Status):
             yield Event(run, update.step, update)
+        elif isinstance(update, DiskRefused):
+            raise StorageError(update.message)
         elif update == "out of memory":
             self.waiting.append(run)  # next time alone
         else:

@@ -17,6 +17,9 @@ POLL_SECONDS = 0.5
 CONNECT_SECONDS = 10.0
 MULTIPLE_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Set to 0 before Ray is imported, it allows one node only; otherwise Ray listens on all interfaces."""
+SETTINGS_FRAME = b"\x04"
+HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + SETTINGS_FRAME + bytes(5)
+"""With empty settings of ours."""
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_FILE = Path("~/.ray/auth_token")
 
@@ -33,23 +36,42 @@ class RayCluster:
         except ImportError:
             raise UserError("Ray is not installed: pip install 'domainwise[ray]'", argument="on") from None
         self.ray: Any = ray
+        self.address, self.disconnected = address, False
         self.connected_here = not ray.is_initialized()
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.connected_here and address is None:
-            self.ray.init(address="local", _node_ip_address=LOOPBACK, include_dashboard=False, **quiet)
-        elif self.connected_here:
-            try:
-                self.ray.init(address=address, **quiet)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                first = str(error).splitlines()[0] if str(error) else type(error).__name__
-                reason = f"no Ray cluster at {address}, or none that accepts us ({first})"
-                raise UserError(reason, argument="address") from None
+        if self.connected_here:
+            self._connect()
         has_gpus = self.ray.cluster_resources().get("GPU", 0) > 0
         if device == "cuda" and not has_gpus:
             raise UserError("no node of this Ray cluster offers a GPU: use cpu", argument="device")
         gpus = int(has_gpus and device != "cpu")  # with 0, Ray hides the node's GPUs from the task
         self.task = ray.remote(num_gpus=gpus, max_retries=0)(train_task)
         self.pending: dict[Any, Run] = {}
+
+    def _connect(self) -> None:
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            self.ray.init(address="local", _node_ip_address=LOOPBACK, include_dashboard=False, **quiet)
+            return
+        try:
+            self.ray.init(address=self.address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = f"no Ray cluster at {self.address}, or none that accepts us ({first})"
+            raise UserError(reason, argument="address") from None
+
+    def ready(self) -> bool:
+        """Whether a node with a CPU is alive; connects again if the node that this driver talks to has died."""
+        if self.pending:
+            return True
+        try:
+            if self.disconnected and self.connected_here:
+                self.ray.shutdown()
+                self._connect()
+                self.disconnected = False
+            return any(node["Alive"] and node["Resources"].get("CPU", 0) >= 1 for node in self.ray.nodes())
+        except (UserError, ConnectionError, RuntimeError, self.ray.exceptions.RayError):
+            self.disconnected = True
+            return False
 
     @property
     def capacity(self) -> int:
@@ -66,15 +88,18 @@ class RayCluster:
         if not self.pending:
             return []
         ready, _ = self.ray.wait(list(self.pending), num_returns=len(self.pending), timeout=0)
-        return [TaskEnded(self.pending.pop(reference), self._lost(reference)) for reference in ready]
+        return [self._ended(reference) for reference in ready]
 
-    def _lost(self, reference: Any) -> str:
-        """Why a task was lost (its worker or its node died), empty if it was not."""
+    def _ended(self, reference: Any) -> TaskEnded:
+        """A task that has ended, or was lost because its worker or its node died."""
+        run, errors = self.pending.pop(reference), self.ray.exceptions
         try:
             self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            return type(error).__name__
-        return ""
+        except errors.RayError as error:
+            self.disconnected |= isinstance(error, errors.LocalRayletDiedError)
+            node_died = isinstance(error, (errors.NodeDiedError, errors.LocalRayletDiedError, errors.RaySystemError))
+            return TaskEnded(run, type(error).__name__, node_died=node_died)
+        return TaskEnded(run)
 
     def close(self) -> None:
         if self.pending:
@@ -99,14 +124,27 @@ def _set_environment(address: str | None) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises at once if nothing listens at HOST:PORT, which takes Ray minutes."""
+    """Raises within seconds if no Ray cluster listens at HOST:PORT, which takes Ray minutes.
+
+    Ray speaks HTTP/2: a server answers the client's opening with its settings.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():  # "auto", or another of Ray's names
         return
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise UserError(f"no Ray cluster at {address} ({error.strerror or error})", argument="address") from None
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return
+            connection.sendall(HTTP2_OPENING)
+            answer = connection.recv(9)
+    except TimeoutError:
+        reason = f"no answer within {CONNECT_SECONDS:.0f} s"
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    else:
+        reason = "" if answer[3:4] == SETTINGS_FRAME else "something else listens there"
+    if reason:
+        raise UserError(f"no Ray cluster at {address} ({reason})", argument="address")
 
 
 def execute(runs: Sequence[Run], settings: Settings, address: str | None = None) -> Generator[Event]:

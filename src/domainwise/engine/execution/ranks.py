@@ -180,8 +180,10 @@ class SharedRunFolder:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         self._write(self._folder.save_checkpoint, state)
 
-    def finish(self, status: Status, model: dict[str, Tensor]) -> None:
-        self._write(self._folder.finish, status, model)
+    def finish(
+        self, status: Status, model: dict[str, Tensor], best: tuple[int, dict[str, Tensor]] | None = None
+    ) -> None:
+        self._write(self._folder.finish, status, model, best)
 
     def release_locks(self) -> None:
         """Removes all locks of a run that has ended."""
@@ -191,4 +193,9 @@ class SharedRunFolder:
     def _write(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         if self.ranks.is_rank_zero:
             self._lock.ensure_owned()
-            method(*args, **kwargs)
+            try:
+                method(*args, **kwargs)
+            except RuntimeError as error:  # of torch.save, raised while it handles that of the file
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise

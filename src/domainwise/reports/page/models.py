@@ -96,7 +96,8 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
         for column, saved in _saved_models(parent, view).items():
             shown = _compared(saved)
             options.progress(f"analysing {counted(len(shown), 'model')}, {column} unseen")
-            models = attention.restore_all(list(shown.values()), options.data_root, options.device)
+            save = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
+            models = attention.restore_all(list(shown.values()), options.data_root, options.device, save)
             insights.append(_insight(column, models, _left_out(view, column, saved, shown), options.data_root))
     except UserError as error:
         return ModelInsights(insights, str(error))
@@ -164,6 +165,7 @@ def _insight(column: Column, models: Sequence[TrainedRun], left_out: Sequence[st
     rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
     compared = attention.compare_attention(models, rows, None, "hires-cam" if flattens else "grad-cam")
     shares = [f"{one.method}: {one.inside} % of the heat on the object" for one in compared.models if one.inside]
+    shares += [f"{Method.of(trained.run)}: {trained.weights}" for trained in models]
     if compared.area is not None:
         shares.append(f"an even heatmap: {100 * compared.area:.1f} %")
     audits = [audit(trained, data_root) for trained in models]
