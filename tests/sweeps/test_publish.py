@@ -158,12 +158,13 @@ def test_penalties_and_audits_are_published_too(tmp_path: Path) -> None:
     run = replace(PLAN.runs()[0], track=("penalties",))
     keep(tmp_path / "sweep", run, random.Random(3))
     kept = RunFolder(tmp_path / "sweep", run)
-    kept.append_penalties([PenaltyRecord(run.id, 0, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
+    for step in sorted({record.step for record in kept.read()[0]}):
+        kept.append_penalties([PenaltyRecord(run.id, step, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
     kept.save_audit({"sentence": "Follows colour."})
     publish(tmp_path / "sweep", tmp_path / "published")
     (one,) = read_published(tmp_path / "published")
     assert one.audit == {"sentence": "Follows colour."}
-    assert one.penalties == (PenaltyRecord(run.id, 0, "+80%", 1.2346, 0.0, -2.5, 1e-9),)
+    assert one.penalties[0] == PenaltyRecord(run.id, 0, "+80%", 1.2346, 0.0, -2.5, 1e-9)
     unpack(tmp_path / "published", tmp_path / "again")
     again = RunFolder(tmp_path / "again", run)
     assert again.read_audit() == one.audit and tuple(again.read_penalties()) == one.penalties

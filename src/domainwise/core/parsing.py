@@ -74,10 +74,10 @@ def parse(data: bytes, kind: type[T], where: object, advice: str) -> T:
     return check(parse_any(data, where, advice), kind, where, advice)
 
 
-def parse_any(data: bytes, where: object, advice: str) -> Any:
-    """Strict JSON: UTF-8, without NaN, infinities and repeated names. The values are unchecked."""
+def parse_any(data: bytes, where: object, advice: str, *, nan: bool = False) -> Any:
+    """Strict JSON: UTF-8, without repeated names, and without NaN and infinities unless `nan`. Values are unchecked."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_distinct, parse_constant=_refuse)
+        return json.loads(data.decode(), object_pairs_hook=_distinct, parse_constant=None if nan else _refuse)
     except UnicodeDecodeError:
         raise UserError(f"{where}: not UTF-8: {advice}") from None
     except RecursionError:
@@ -177,7 +177,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         raise _WrongError(f"must not be nested deeper than {DEEPEST} levels")
     if isinstance(value, dict):
         return {_text(name): _within(name, lambda item: _plain(item, depth + 1), item) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
     if isinstance(value, str):
         return _text(value, 10 * LONGEST_TEXT)
@@ -212,7 +212,7 @@ def _checker(kind: Any) -> Check:
     if origin is tuple and arguments[1:] != (...,):
         return _row([_checker(one) for one in arguments])
     if origin in (tuple, list, Sequence):
-        return _list(_checker(arguments[0]), list if origin is list else tuple)
+        return _list(_checker(arguments[0]), list if origin is list else tuple, _number_range(arguments[0]))
     if origin in (dict, Mapping):
         return _mapping(_checker(arguments[1]))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -253,10 +253,22 @@ def _row(checks: Sequence[Check]) -> Check:
     return read
 
 
-def _list(item_check: Check, kind: Callable[[Any], Any]) -> Check:
+def _number_range(kind: Any) -> Range | None:
+    """The limits of a floating-point type, None for other types."""
+    if get_origin(kind) is Annotated and get_args(kind)[0] is float:
+        return cast(Range, get_args(kind)[1])
+    return Range() if kind is float else None
+
+
+def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) -> Check:
+    """Of `numbers`, all are checked at once if possible."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) > LONGEST_LIST:
             raise _wrong(value, f"a list of at most {LONGEST_LIST:,}")
+        at_once = numbers and value and set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        if at_once and numbers.low <= min(value) and max(value) <= numbers.high:
+            return kind(value)
         return kind(item_check(item) for item in value)
 
     return read

@@ -5,7 +5,6 @@ goes into one table: all runs that differ only in algorithm, domains, draw and t
 """
 
 import gc
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import PenaltyRecord, RunFolder, Status, read_columns
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
+from domainwise.sweeps.plan import read_plan
 from domainwise.sweeps.published import is_published, read_published
 
 
@@ -203,8 +203,8 @@ def _searched(folder: Path) -> str:
     searches = set()
     for path in (folder / "plans").glob("*.json"):
         try:
-            searches.add(json.loads(path.read_text()).get("search", "draws"))
-        except (OSError, ValueError, AttributeError):  # status and publish report a damaged plan
+            searches.add(read_plan(path).search)
+        except UserError:  # status and publish report a damaged plan
             searches.add("draws")
     return "candidate" if searches == {"candidates"} else "draw"
 
