@@ -80,9 +80,7 @@ def judge(name: str, file: Path, result: Callable[[], Any], *, tries: int = TRIE
 
 
 def plan_tracked() -> Run:
-    run = plan_run(
-        dw.Dataset.from_environments(DATA), "DAT", ["c"], steps=7, evaluate_every=2, hparams={"batch_size": 4}
-    )
+    run = plan_run(Dataset.from_environments(DATA), "DAT", ["c"], steps=7, evaluate_every=2, hparams={"batch_size": 4})
     return replace(run, track=("penalties",))
 
 

@@ -116,7 +116,8 @@ class _WrongError(ValueError):
 
 
 def _wrong(value: Any, expected: str) -> _WrongError:
-    shown = json.dumps(value, default=repr) if not isinstance(value, (dict, list)) else "an object or a list"
+    kinds = {dict: "an object", list: "a list", tuple: "a list"}
+    shown = kinds.get(type(value)) or json.dumps(value, default=repr)
     return _WrongError(f"must be {expected}, not {_short(shown)}")
 
 
@@ -296,7 +297,7 @@ def _object(kind: type) -> Check:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
         if unknown := [name for name in value if name not in fields]:
-            raise _WrongError("is no field of it", (unknown[0],))
+            raise _WrongError("is an unknown field", (unknown[0],))
         if missing := [name for name in needed if name not in value]:
             raise _WrongError("is missing", (missing[0],))
         return kind(**{name: _within(name, fields[name], item) for name, item in value.items()})
