@@ -70,11 +70,12 @@ def test_domains_are_numbered_as_in_training(folder: Path) -> None:
     [("diverged", "diverged at step 1 (too hot)"), ("failed", "failed at step 1 (too hot)"), (None, "has not ended")],
 )
 def test_a_run_that_did_not_end_well_has_no_model(copy: Path, status: str | None, words: str) -> None:
-    records = copy / "records.jsonl"
-    lines = records.read_text().splitlines()[:-1]
+    ended = RunFolder.at(copy)
+    ended.rewind(1)
     if status:
-        lines.append(json.dumps({"run": copy.name, "step": 1, "status": status, "reason": "too hot"}))
-    records.write_text("\n".join(lines) + "\n")
+        ended.append([Status(copy.name, 1, status, "too hot")])  # type: ignore[arg-type]
+    else:
+        ended.model_file.unlink()
     with pytest.raises(UserError) as error:
         restore(copy)
     assert words in str(error.value)
@@ -90,7 +91,7 @@ def test_folders_that_are_no_runs(tmp_path: Path, copy: Path) -> None:
     with pytest.raises(UserError, match="a run of format 99"):
         restore(copy)
     (copy / "run.json").write_text('{"format": ')
-    with pytest.raises(UserError, match="does not describe a run"):
+    with pytest.raises(UserError, match=r"run\.json: cut short or no JSON"):
         restore(copy)
 
 
@@ -98,7 +99,7 @@ def test_damaged_and_missing_models(copy: Path) -> None:
     model = copy / "model.safetensors"
     (copy / "best.safetensors").unlink()
     model.write_bytes(model.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"is damaged: delete .*, and train"):
+    with pytest.raises(UserError, match=r"is damaged .*: delete .*, and train"):
         restore(copy)
     model.write_bytes(safetensors.torch.save({"w": torch.zeros(1)}))
     with pytest.raises(UserError, match=r"does not fit its run .*: delete"):

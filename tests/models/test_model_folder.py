@@ -16,7 +16,8 @@ import torch
 
 import domainwise as dw
 from domainwise.core.errors import UserError
-from domainwise.models.card import Card, _checksum
+from domainwise.core.parsing import checksum
+from domainwise.models.card import Card
 from domainwise.models.folder import CARD, REFERENCE, WEIGHTS
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
@@ -44,7 +45,7 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], None], honest: bool = 
     edit(content)
     if honest:
         content.pop("checksum", None)
-        content["checksum"] = _checksum(content)
+        content["checksum"] = checksum(content)
     (folder / CARD).write_text(json.dumps(content))
 
 
@@ -102,7 +103,7 @@ def test_no_folder_and_a_file_in_its_place(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"is no model \(it has no model.json\)"):
             dw.load_model(path)
     (tmp_path / CARD).mkdir()
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not a file"):
         dw.load_model(tmp_path)
 
 
@@ -134,21 +135,21 @@ def test_the_weights_of_another_model_are_refused(model: dw.Model, saved: Path) 
     [
         ({"algorithm": "Magic"}, "unknown algorithm 'Magic'"),
         ({"algorithm": "ERM"}, "unknown hyper-parameter of ERM"),
-        ({"network": "mnist-cnn"}, "does not fit"),
-        ({"shape": [3, 8, 16]}, "does not fit"),
+        ({"network": "mnist-cnn"}, "do(es)? not fit"),
+        ({"shape": [3, 8, 16]}, "do not fit the card: .* instead of"),
         ({"shape": [3, 8]}, "an input of shape"),
         ({"shape": [3, 1 << 20, 1 << 20]}, "an input of shape"),
-        ({"classes": ["a", "b", "c"]}, "does not fit"),
+        ({"classes": ["a", "b", "c"]}, "do not fit the card: .* instead of"),
         ({"classes": []}, "no classes"),
-        ({"classes": "ab"}, "is no list"),
+        ({"classes": "ab"}, '"classes" must be a list'),
         ({"mean": [0.0]}, "mean and std"),
         ({"std": [1.0, 0.0, 1.0]}, "mean and std"),
-        ({"mean": [0.0, None, 0.0]}, "None is no number"),
-        ({"domains": {"a": "many"}}, "is no whole number"),
+        ({"mean": [0.0, None, 0.0]}, '"mean" must be a finite number, not null'),
+        ({"domains": {"a": "many"}}, '"domains.a" must be a whole number from 1'),
         ({"domains": {}}, "no domains"),
-        ({"hparams": {"lr": [1]}}, "kind expected"),
+        ({"hparams": {"lr": [1]}}, '"hparams.lr" must be'),
         ({"hparams": {}}, "hyper-parameter lr is missing"),
-        ({"spell": 1}, "'spell'"),
+        ({"spell": 1}, '"spell" is an unknown field'),
     ],
 )
 def test_a_card_that_describes_no_such_model(saved: Path, edit: dict[str, Any], message: str) -> None:
@@ -175,7 +176,7 @@ def test_weights_that_are_no_tensors_are_refused_even_if_their_digest_fits(saved
     evil = pickle.dumps(Bomb())
     (saved / WEIGHTS).write_bytes(evil)
     change(saved, lambda card: card["files"].update({WEIGHTS: digest(evil)}))
-    with pytest.raises(UserError, match="holds no weights"):
+    with pytest.raises(UserError, match="is damaged"):
         dw.load_model(saved)
     assert not (saved / "exploded").exists()
 
@@ -248,7 +249,7 @@ def test_fuzzed_cards_with_fitting_checksums_are_refused_or_load(model: dw.Model
 
 
 def test_deep_nesting_is_refused() -> None:
-    with pytest.raises(UserError, match="cut short or no JSON"):
+    with pytest.raises(UserError, match="nested too deeply"):
         Card.read(b"[" * 100_000, "model.json")
 
 

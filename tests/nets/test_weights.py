@@ -178,7 +178,7 @@ def test_files_that_are_no_weights(tmp_path: Path) -> None:
     for name, reason in {
         "tensor.pth": "is not a dictionary of tensors",
         "numbers.pth": "is not a dictionary of tensors",
-        "cut.safetensors": "cannot be read as weights",
+        "cut.safetensors": "is damaged",
         "cut.pth": "cannot be read as weights",
         "net.h5": "files ending in .safetensors, .pth, .pt",
     }.items():

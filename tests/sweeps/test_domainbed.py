@@ -203,7 +203,7 @@ def test_damage_is_named_and_the_rest_is_read(copy: Path) -> None:
     assert "cannot be read" in notes["unreadable"]
     assert "no evaluation" in notes["empty"] and "no evaluation" in notes["cut"]
     assert "2 of 2 lines" in notes["foreign"] and "line 1 lacks 'args'" in notes["foreign"]
-    assert "line 1 is not a record" in notes["binary"] and "1 of " in notes[victim.parent.name]
+    assert "line 1: cut short or no JSON" in notes["binary"] and "1 of " in notes[victim.parent.name]
 
 
 @pytest.mark.parametrize(

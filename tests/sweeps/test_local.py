@@ -181,7 +181,7 @@ def test_a_run_whose_records_are_damaged_fails_alone_and_begins_anew_if_asked(
         told = execute((damaged, harmless), replace(settings(tmp_path), retry=False), workers=1)
         ends = {event.run: event.ended for event in told if event.ended}
         assert ends[damaged].status == "failed" and ends[harmless].status == "done"
-        assert f"records.jsonl, line {line % len(lines) + 1}: not a record" in ends[damaged].reason
+        assert f"records.jsonl, line {line % len(lines) + 1}: cut short or no JSON" in ends[damaged].reason
         assert sweep_progress(tmp_path, (damaged, harmless)).failed == (ends[damaged],)
     folder.save_checkpoint({"next_step": 1})
     assert followed((damaged, harmless), tmp_path)[damaged].status == "done", "settings() ask for it"

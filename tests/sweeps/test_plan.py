@@ -336,7 +336,7 @@ def test_a_foreign_plan_is_named(tmp_path: Path, text: str) -> None:
     PLANS[0].save(tmp_path)
     path = tmp_path / "plans" / "foreign.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=r"foreign\.json is not a plan of this version"):
+    with pytest.raises(UserError, match=r"foreign\.json.*: delete it, or run"):
         list(saved_plans(tmp_path))
 
 

@@ -162,12 +162,13 @@ def test_penalties_audits_and_training_losses_are_published_too(tmp_path: Path) 
     kept.create()
     found = [replace(row, training_loss=1.23456 + row.step) for row in rows(run, random.Random(3))]
     kept.append([*found, Status(run.id, run.steps - 1, "done", "")])
-    kept.append_penalties([PenaltyRecord(run.id, 0, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
+    for step in sorted({record.step for record in found}):
+        kept.append_penalties([PenaltyRecord(run.id, step, "+80%", 1.23456789, 0.0, -2.5, 1e-9)])
     kept.save_audit({"sentence": "Follows colour."})
     publish(tmp_path / "sweep", tmp_path / "published")
     (one,) = read_published(tmp_path / "published")
     assert one.audit == {"sentence": "Follows colour."}
-    assert one.penalties == (PenaltyRecord(run.id, 0, "+80%", 1.2346, 0.0, -2.5, 1e-9),)
+    assert one.penalties[0] == PenaltyRecord(run.id, 0, "+80%", 1.2346, 0.0, -2.5, 1e-9)
     unpack(tmp_path / "published", tmp_path / "again")
     again = RunFolder(tmp_path / "again", run)
     assert again.read_audit() == one.audit and tuple(again.read_penalties()) == one.penalties
@@ -229,5 +230,5 @@ def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwis
         assert domainwise(*words).is_one_line_error and sorted(words[2].iterdir()) == before
     for damage in (b"\x1f\x8b", gzip.compress(b'{"run": 1}\n'), gzip.compress(b"nonsense\n")):
         (tmp_path / "empty" / FILE).write_bytes(damage)
-        with pytest.raises(UserError, match="no published records"):
+        with pytest.raises(UserError, match=r"no published records|runs\.jsonl\.gz is cut short"):
             collect(tmp_path / "empty")

@@ -113,7 +113,7 @@ def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, 
             raise UserError(f"{option} {pair!r}: write NAME=VALUE, e.g. {option} {example}")
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
         if isinstance(value, (list, dict)):
             raise UserError(f"{option} {pair!r}: the value must be a number or a word")

@@ -14,11 +14,14 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 from domainwise.core.errors import UserError
 from domainwise.core.files import temporary_beside
+from domainwise.core.parsing import Range, parse, read_file
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 90.0
@@ -26,8 +29,19 @@ STALE_SECONDS = 90.0
 CLOCK_SECONDS = 600.0
 """A heartbeat that is further in the future than clocks differ is none."""
 
+LARGEST_LOCK = 1 << 14
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """The content of a lock file."""
+
+    machine: str
+    pid: Annotated[int, Range(1, 1 << 31)]
+    birth: str | None
+    token: str
 
 
 class RunLocked(Exception):
@@ -133,15 +147,17 @@ def _newest(folder: Path) -> int:
 
 def _alive(lock_file: Path) -> bool:
     try:
-        text = lock_file.read_bytes()
+        text = read_file(lock_file, "remove it", LARGEST_LOCK)
         if text == b"released":
             return False
-        try:
-            owner = json.loads(text)
-            if owner["machine"] == machine_id():
-                return process_start_time(owner["pid"]) == owner["birth"]
-        except (ValueError, TypeError, KeyError):  # being written, or cut short by a crash: judged by its age
-            pass
+        owner = parse(text, _Owner, lock_file, "remove it")
+        if owner.machine == machine_id():
+            return process_start_time(owner.pid) == owner.birth
+    except FileNotFoundError:
+        return False
+    except UserError:  # being written, or cut short by a crash: judged by its age
+        pass
+    try:
         age = _folder_time(lock_file.parent) - lock_file.stat().st_mtime
         if age < -CLOCK_SECONDS:
             log.warning("%s is dated in the future: its heartbeat is ignored", lock_file)

@@ -62,10 +62,10 @@ def parse(data: bytes, kind: type[T], where: object, advice: str) -> T:
     return check(parse_any(data, where, advice), kind, where, advice)
 
 
-def parse_any(data: bytes, where: object, advice: str) -> Any:
-    """Strict JSON: UTF-8, without NaN, infinities and repeated names. The values are unchecked."""
+def parse_any(data: bytes, where: object, advice: str, *, nan: bool = False) -> Any:
+    """Strict JSON: UTF-8, without repeated names, and without NaN and infinities unless `nan`. Values are unchecked."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_distinct, parse_constant=_refuse)
+        return json.loads(data.decode(), object_pairs_hook=_distinct, parse_constant=None if nan else _refuse)
     except UnicodeDecodeError:
         raise UserError(f"{where}: not UTF-8: {advice}") from None
     except RecursionError:
@@ -104,7 +104,8 @@ class _WrongError(ValueError):
 
 
 def _wrong(value: Any, expected: str) -> _WrongError:
-    shown = json.dumps(value, default=repr) if not isinstance(value, (dict, list)) else "an object or a list"
+    kinds = {dict: "an object", list: "a list", tuple: "a list"}
+    shown = kinds.get(type(value)) or json.dumps(value, default=repr)
     return _WrongError(f"must be {expected}, not {_short(shown)}")
 
 
@@ -165,7 +166,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         raise _WrongError(f"must not be nested deeper than {DEEPEST} levels")
     if isinstance(value, dict):
         return {_text(name): _within(name, lambda item: _plain(item, depth + 1), item) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_plain(item, depth + 1) for item in value]
     if isinstance(value, str):
         return _text(value, 10 * LONGEST_TEXT)
@@ -200,7 +201,7 @@ def _checker(kind: Any) -> Check:
     if origin is tuple and arguments[1:] != (...,):
         return _row([_checker(one) for one in arguments])
     if origin in (tuple, list, Sequence):
-        return _list(_checker(arguments[0]), list if origin is list else tuple)
+        return _list(_checker(arguments[0]), list if origin is list else tuple, _number_range(arguments[0]))
     if origin in (dict, Mapping):
         return _mapping(_checker(arguments[1]))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -241,10 +242,22 @@ def _row(checks: Sequence[Check]) -> Check:
     return read
 
 
-def _list(item_check: Check, kind: Callable[[Any], Any]) -> Check:
+def _number_range(kind: Any) -> Range | None:
+    """The limits of a floating-point type, None for other types."""
+    if get_origin(kind) is Annotated and get_args(kind)[0] is float:
+        return cast(Range, get_args(kind)[1])
+    return Range() if kind is float else None
+
+
+def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) -> Check:
+    """Of `numbers`, all are checked at once if possible."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) > LONGEST_LIST:
             raise _wrong(value, f"a list of at most {LONGEST_LIST:,}")
+        at_once = numbers and value and set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        if at_once and numbers.low <= min(value) and max(value) <= numbers.high:
+            return kind(value)
         return kind(item_check(item) for item in value)
 
     return read
@@ -272,7 +285,7 @@ def _object(kind: type) -> Check:
         if not isinstance(value, dict):
             raise _wrong(value, "an object")
         if unknown := [name for name in value if name not in fields]:
-            raise _WrongError("is no field of it", (unknown[0],))
+            raise _WrongError("is an unknown field", (unknown[0],))
         if missing := [name for name in needed if name not in value]:
             raise _WrongError("is missing", (missing[0],))
         return kind(**{name: _within(name, fields[name], item) for name, item in value.items()})

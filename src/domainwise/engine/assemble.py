@@ -55,6 +55,6 @@ def make_algorithm(
         net = make_network(network, problem, hparams, precision)
         if weights:
             start_from(net.features, weights, data_root)
-        stream = noise or torch.Generator(low.device)
+        stream = noise or torch.Generator("cpu" if low.is_meta else low.device)
         made = ALGORITHMS[algorithm](net, problem, hparams, stream, trainable=noise is not None)
     return made if noise else made.eval()

@@ -8,18 +8,20 @@ versions have no trained_on.safetensors, the fingerprints of their training samp
 
 from pathlib import Path
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.parsing import read_file
+from domainwise.core.weights_file import load_weights, save_weights
 from domainwise.engine.devices import pick_device
-from domainwise.models.card import Card, digest
-from domainwise.models.model import Model, StateDict
+from domainwise.models.card import ADVICE, Card, digest
+from domainwise.models.model import Model, check_sizes
 
 CARD, WEIGHTS, REFERENCE = "model.json", "model.safetensors", "reference.safetensors"
 TRAINED_ON, FINGERPRINTS = "trained_on.safetensors", "fingerprints"
+LARGEST_FILE = 1 << 38
+"""Bytes of weights."""
 
 
 def save(model: Model, folder: Path) -> Path:
@@ -27,14 +29,13 @@ def save(model: Model, folder: Path) -> Path:
     files.writable_folder(folder)
     numbers = {domain: str(number) for number, domain in enumerate(model.domains)}
     reference = {numbers[domain]: features for domain, features in model.reference.items()}
-    parts = {WEIGHTS: _pack(model.algorithm.state_dict()), REFERENCE: _pack(reference)}
+    parts = {WEIGHTS: model.algorithm.state_dict(), REFERENCE: reference}
     if model.trained_on is not None:
-        parts[TRAINED_ON] = _pack({FINGERPRINTS: model.trained_on})
-    for name, data in parts.items():
-        with files.atomic(folder / name) as file:
-            file.write(data)
-    with files.atomic(folder / CARD) as file:
-        file.write(model.card.write({name: digest(data) for name, data in parts.items()}))
+        parts[TRAINED_ON] = {FINGERPRINTS: model.trained_on}
+    for name, tensors in parts.items():
+        save_weights(folder / name, tensors)
+    digests = {name: digest((folder / name).read_bytes()) for name in parts}
+    files.write(folder / CARD, model.card.write(digests))
     return folder
 
 
@@ -45,10 +46,11 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
     if not (folder / CARD).exists():
         raise UserError(f"{folder} is no model (it has no {CARD}): give a folder that fit, train or save has written")
     card, digests = Card.read(_read(folder / CARD), str(folder / CARD))
-    weights, reference = (_unpack(folder / name, digests.get(name)) for name in (WEIGHTS, REFERENCE))
-    trained_on = _unpack(folder / TRAINED_ON, digests[TRAINED_ON]).get(FINGERPRINTS) if TRAINED_ON in digests else None
+    weights, reference = (_load(folder / name, digests.get(name)) for name in (WEIGHTS, REFERENCE))
+    trained_on = _load(folder / TRAINED_ON, digests[TRAINED_ON]).get(FINGERPRINTS) if TRAINED_ON in digests else None
     numbered = {domain: reference[str(n)] for n, domain in enumerate(card.domains) if str(n) in reference}
     try:
+        check_sizes(card, weights)
         return Model(card, weights, numbered, device, trained_on)
     except UserError as error:
         raise UserError(f"{folder} cannot be loaded: {error}") from None
@@ -57,23 +59,14 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
         raise UserError(f"{folder}: {WEIGHTS} does not fit {CARD} ({reason}): train the model again") from None
 
 
-def _pack(tensors: StateDict) -> bytes:
-    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
-
-
-def _unpack(file: Path, expected: str | None) -> dict[str, Tensor]:
-    data = _read(file)
-    if digest(data) != expected:
-        raise UserError(f"{file} is damaged or belongs to another model: restore it or train the model again")
-    try:
-        tensors: dict[str, Tensor] = safetensors.torch.load(data)
-    except SafetensorError as error:
-        raise UserError(f"{file} holds no weights ({error}): train the model again") from None
-    return tensors
+def _load(file: Path, expected: str | None) -> dict[str, Tensor]:
+    if digest(_read(file)) != expected:
+        raise UserError(f"{file} is damaged or belongs to another model: {ADVICE}")
+    return load_weights(file, ADVICE)
 
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): restore it or train the model again") from None
+        return read_file(file, ADVICE, LARGEST_FILE)
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing: {ADVICE}") from None

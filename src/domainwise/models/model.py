@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.algorithms.base import Algorithm
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
+from domainwise.data.preprocessing import Preprocessing
 from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 BATCH = 128
 """Inputs per forward pass, except for algorithms whose predictions depend on their batch."""
+
+LARGEST_BUFFERS = 1 << 29
+"""Bytes of what an algorithm keeps besides its weights."""
 
 StateDict = Mapping[str, Tensor]
 
@@ -54,8 +59,7 @@ class Model:
         self.trained_on = trained_on  # fingerprints of all training samples; None where a model keeps none
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
-        sizes = tuple(card.domains.values())
-        self.algorithm = make_algorithm(card.algorithm, card.network, _hparams(card), self.preprocessing, sizes)
+        self.algorithm = _algorithm(card, self.preprocessing)
         self.algorithm.load_state_dict(dict(weights))
 
     @property
@@ -196,6 +200,27 @@ class Model:
     def __repr__(self) -> str:
         made = f"{self.card.algorithm} {self.card.network}, {counted(len(self.classes), 'class')}"
         return f"<Model {made}, trained on {counted(len(self.domains), 'domain')}>"
+
+
+def _algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
+    return make_algorithm(card.algorithm, card.network, _hparams(card), preprocessing, tuple(card.domains.values()))
+
+
+def check_sizes(card: Card, weights: StateDict) -> None:
+    """Raises UserError if the weights do not fit the card, before any memory is allocated for what the card says."""
+    try:
+        with torch.device("meta"):
+            planned = _algorithm(card, card.preprocessing.to(torch.device("meta")))
+    except (NotImplementedError, RuntimeError):  # a network of the user's that cannot be built without memory
+        return
+    for name, tensor in planned.state_dict().items():
+        if name not in weights or weights[name].shape != tensor.shape:
+            found = list(weights[name].shape) if name in weights else "missing"
+            raise UserError(f"the weights do not fit the card: {name} is {found} instead of {list(tensor.shape)}")
+    known = sum(tensor.nbytes for tensor in weights.values())
+    needed = sum(tensor.nbytes for tensor in (*planned.parameters(), *planned.buffers()))
+    if needed > known + LARGEST_BUFFERS:
+        raise UserError(f"the card asks for {needed >> 20:,} MiB, but there are {known >> 20:,} MiB of weights")
 
 
 def _hparams(card: Card) -> HParams:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
+from domainwise.core.weights_file import load_weights
 from domainwise.nets.weights import locate
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
@@ -32,14 +31,14 @@ def read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: weights are read from files ending in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return load_weights(path, "give another file")
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
             f"{path} holds more than tensors, or is damaged; it is not opened, since unpickling could execute code: "
             "save the model's state_dict() as .safetensors"
         ) from None
-    except (SafetensorError, RuntimeError, ValueError, EOFError, OSError) as error:
+    except (RuntimeError, ValueError, EOFError, OSError) as error:
         raise UserError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
     tensors = content.get("state_dict", content) if isinstance(content, dict) else content
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):

@@ -5,7 +5,6 @@ goes into one table: all runs that differ only in algorithm, domains, draw and t
 """
 
 import gc
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
@@ -24,6 +22,7 @@ from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.completeness import COUNTED, Completeness
+from domainwise.sweeps.plan import read_plan
 from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.reading import read_runs
 
@@ -232,8 +231,8 @@ def _searched(folder: Path) -> str:
     searches = set()
     for path in (folder / "plans").glob("*.json"):
         try:
-            searches.add(json.loads(files.read(path)).get("search", "draws"))
-        except (OSError, UserError, ValueError, AttributeError):  # status and publish report a damaged plan
+            searches.add(read_plan(path).search)
+        except UserError:  # status and publish report a damaged plan
             searches.add("draws")
     return "candidate" if searches == {"candidates"} else "draw"
 

@@ -2,10 +2,9 @@
 
 import itertools
 import json
-import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.parsing import Count, Fraction, check, parse_any, read_file
 from domainwise.core.phrasing import counted
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import RunFolder, Status
@@ -22,6 +22,8 @@ from domainwise.sweeps.collection import Collection, collect, experiment
 from domainwise.sweeps.published import is_published
 
 RESULTS, DONE = "results.jsonl", "done"
+LARGEST = 1 << 30
+"""Bytes of a job's results."""
 NETWORK = "domainbed"
 """Stands for the network of a job: its records do not name it."""
 
@@ -119,7 +121,7 @@ def _results(folder: Path) -> list[Path]:
 def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
     """Adds a file's evaluations to those of their jobs; returns notes on skipped lines."""
     try:
-        lines = files.read(path).split(b"\n")
+        lines = read_file(path, "restore it", LARGEST).split(b"\n")
     except (UserError, FileNotFoundError) as error:
         return [f"{path}: skipped ({error})"]
     read, faults = 0, []
@@ -127,15 +129,15 @@ def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            job, evaluation = _parse(row)
-        except (KeyError, ValueError, TypeError) as error:
+            row = parse_any(line, f"line {number}", "not a record of DomainBed", nan=True)  # losses may be NaN
+            args = _arguments(row, f"line {number}")
+            job, evaluation = _parse(row, args, f"line {number}")
+        except UserError as error:
             if number < len(lines):
-                reason = f"lacks {error.args[0]!r}" if isinstance(error, KeyError) else "is not a record of DomainBed"
-                faults.append(f"line {number} {reason}")
+                faults.append(str(error))
             continue
         if job not in jobs:
-            jobs[job] = Results(_scalars(row.get("hparams")), row["args"].get("holdout_fraction", HELD_OUT))
+            jobs[job] = Results(_scalars(row.get("hparams")), args.holdout_fraction)
         jobs[job].evaluations.append(evaluation)
         jobs[job].done &= done
         read += 1
@@ -144,22 +146,41 @@ def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
     return [] if read else [f"{path}: skipped (no evaluation in it)"]
 
 
-def _parse(row: Any) -> tuple[Job, JobEvaluation]:
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of a job that we use."""
+
+    dataset: str
+    algorithm: str
+    test_envs: tuple[Count, ...]
+    hparams_seed: Count
+    trial_seed: Count
+    holdout_fraction: Fraction = HELD_OUT
+
+
+def _arguments(row: Any, where: str) -> _Arguments:
+    """DomainBed writes others besides."""
+    args = row.get("args") if isinstance(row, dict) else None
+    if not isinstance(args, dict):
+        raise UserError(f"{where} lacks 'args'")
+    names = {one.name for one in fields(_Arguments)}
+    return check({name: value for name, value in args.items() if name in names}, _Arguments, where, "restore it")
+
+
+def _parse(row: Mapping[str, Any], args: _Arguments, where: str) -> tuple[Job, JobEvaluation]:
     """The environments are found by counting up `env{i}_out_acc` until one is missing."""
-    args = row["args"]
     count = next(i for i in itertools.count() if f"env{i}_out_acc" not in row)
-    test = tuple(sorted(operator.index(env) for env in args["test_envs"]))
-    if not test or len(set(test)) < len(test) or not all(0 <= env < count for env in test):
-        raise ValueError(f"test environments {test} of {count}")
-    names = args["dataset"], args["algorithm"]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names {names}")
-    seeds = operator.index(args["hparams_seed"]), operator.index(args["trial_seed"])
-    seen = tuple(row[f"env{i}_out_acc"] for i in range(count))
-    unseen = tuple(row[f"env{i}_in_acc"] for i in test)
-    if not all(0 <= accuracy <= 1 for accuracy in (*seen, *unseen)):
-        raise ValueError("not an accuracy")
-    return Job(*names, count, test, *seeds), JobEvaluation(operator.index(row["step"]), seen, unseen)
+    test = tuple(sorted(args.test_envs))
+    if not test or len(set(test)) < len(test) or not all(env < count for env in test):
+        raise UserError(f"{where}: test environments {list(test)} of {count}")
+    names = [*(f"env{i}_out_acc" for i in range(count)), *(f"env{i}_in_acc" for i in test)]
+    if missing := [name for name in (*names, "step") if name not in row]:
+        raise UserError(f"{where} lacks {missing[0]!r}")
+    accuracy = check({name: row[name] for name in names}, dict[str, Fraction], where, "restore it")
+    step = check(row["step"], int, f'{where}, "step"', "restore it")
+    values = tuple(accuracy.values())
+    job = Job(args.dataset, args.algorithm, count, test, args.hparams_seed, args.trial_seed)
+    return job, JobEvaluation(step, values[:count], values[count:])
 
 
 def _scalars(hparams: Any) -> dict[str, Any]:

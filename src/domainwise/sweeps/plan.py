@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import json
 import logging
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -18,7 +17,9 @@ from typing import Any, Unpack
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
+from domainwise.core.compressed import unpacked
 from domainwise.core.errors import UserError, unknown
+from domainwise.core.parsing import FilePath, Positive, check, parse, parse_any, read_file
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS
@@ -53,10 +54,10 @@ class Plan:
     ten. The constructor stores; `plan_sweep` checks what a user asks for.
     """
 
-    dataset: str
+    dataset: FilePath
     algorithms: tuple[str, ...]
-    draws: int = 20
-    trials: int = 3
+    draws: Positive = 20
+    trials: Positive = 3
     setting: str = "multi"
     space: str = "domainbed"
     test_domains: tuple[str, ...] = ()
@@ -153,15 +154,20 @@ class Plan:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Plan":
-        """Stores what a file says, checks nothing and imports no algorithm."""
-        shared = {one.name: description[one.name] for one in fields(TrainingOptions) if one.name in description}
-        search = {name: value for name, value in description.items() if name not in shared}
-        return cls(**search, options=TrainingOptions(**shared))
+        """Stores what a file says, whose types are checked; imports no algorithm."""
+        return cls.parse(description, "a plan", "plan it again")
+
+    @classmethod
+    def parse(cls, values: Any, where: object, advice: str) -> "Plan":
+        """The plan that JSON values describe; `where` says where they come from."""
+        values = check(values, dict[str, Any], where, advice)
+        shared = {one.name: values[one.name] for one in fields(TrainingOptions) if one.name in values}
+        search = {name: value for name, value in values.items() if name not in shared}
+        return check(search | {"options": shared}, cls, where, advice)
 
     @property
     def id(self) -> str:
-        text = json.dumps(self.describe(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return _hash(self.describe())
 
     def save(self, folder: Path) -> None:
         """Leaves the plan and the list of its runs in the sweep's folder, for status, tables and publishing."""
@@ -238,7 +244,7 @@ def saved_plans(folder: Path, *, skip_damaged: bool = False) -> Iterator[Plan]:
     files.complete_replacement(folder)
     for path in sorted((folder / "plans").glob("*.json")):
         try:
-            plan = _read_plan(path)
+            plan = read_plan(path)
         except UserError as error:
             if not skip_damaged:
                 raise
@@ -251,12 +257,18 @@ def saved_plans(folder: Path, *, skip_damaged: bool = False) -> Iterator[Plan]:
         yield plan
 
 
-def _read_plan(path: Path) -> Plan:
-    try:
-        return Plan.from_description(json.loads(files.read(path)))
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
-        reason = f"{path} is not a plan of this version: delete it, or run the sweep's command again"
-        raise UserError(reason) from None
+def read_plan(path: Path) -> Plan:
+    """The plan in a file, whose name is the hash of its content."""
+    advice = "delete it, or run the sweep's command again"
+    values = parse_any(read_file(path, advice), path, advice)
+    plan = Plan.parse(values, path, advice)
+    if _hash(values) != path.stem:
+        raise UserError(f"{path} is damaged or was changed by hand (its name is not that of its content): {advice}")
+    return plan
+
+
+def _hash(description: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _runs_file(plans: Path, plan: Plan) -> Path:
@@ -265,12 +277,21 @@ def _runs_file(plans: Path, plan: Plan) -> Path:
 
 def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
     """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
+    path, advice = _runs_file(plans, plan), "run the sweep's command again"
     try:
-        saved = json.loads(gzip.decompress(files.read(_runs_file(plans, plan))))
-        runs = [Run.from_description(description) for description in saved["runs"]]
-        return runs if saved["plan"] == plan.id else None
-    except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError):
+        saved = parse(unpacked(path, advice), _RunList, path, advice)
+        runs = [Run.from_description(description, path, advice) for description in saved.runs]
+    except (FileNotFoundError, UserError):
         return None
+    return runs if saved.plan == plan.id else None
+
+
+@dataclass(frozen=True)
+class _RunList:
+    """The content of <id>.runs.json.gz."""
+
+    plan: str
+    runs: list[dict[str, Any]]
 
 
 def _check_names(plan: Plan, folder: Path) -> None:

@@ -7,7 +7,6 @@ digits (those of the training too), seconds one decimal. The sweep's plans lie b
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from domainwise.core import files
+from domainwise.core.compressed import unpacked_lines
 from domainwise.core.errors import UserError
-from domainwise.protocol.records import PenaltyRecord, Record, Status, row_values
+from domainwise.core.parsing import Count, Fraction, Seconds, parse
+from domainwise.protocol.records import PenaltyRecord, Record, Status, check_audit, row_values
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
 
@@ -86,16 +87,37 @@ class PublishedRun:
         return json.dumps(row, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, line: str) -> "PublishedRun":
-        row = json.loads(line)
-        run = Run.from_description(row["run"])
-        parts = [(domain, split) for domain, split in row["parts"]]
-        values = {name: dict(zip(parts, row[name], strict=True)) for name in ("accuracy", "loss")}
-        penalties = tuple(PenaltyRecord(run.id, *values) for values in row["penalties"])
-        steps, seconds = tuple(row["steps"]), tuple(row["seconds"])
-        status, audit = Status(**row["status"]), row["audit"]
-        losses = tuple(row.get("training_loss", ()))
-        return cls(run, status, steps, seconds, values["accuracy"], values["loss"], penalties, audit, losses)
+    def parse(cls, line: bytes, where: object, advice: str) -> "PublishedRun":
+        """One line, checked: its run and its status belong together, and every evaluation has all its values."""
+        row = parse(line, _Line, where, advice)
+        run = Run.from_description(row.run, where, advice)
+        if row.status.run != run.id:
+            raise UserError(f"{where}: the status of another run ({row.status.run}), not of {run.id}: {advice}")
+        columns = (*row.accuracy, *row.loss, row.seconds, *([row.training_loss] if row.training_loss else []))
+        if any(len(column) != len(row.steps) for column in columns) or list(row.steps) != sorted(set(row.steps)):
+            raise UserError(f"{where}: not one value per evaluation: {advice}")
+        if not len(set(row.parts)) == len(row.parts) == len(row.accuracy) == len(row.loss):
+            raise UserError(f"{where}: not one row per domain and split: {advice}")
+        accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
+        penalties = tuple(PenaltyRecord(run.id, *values) for values in row.penalties)
+        audit = None if row.audit is None else check_audit(row.audit, where, advice)
+        return cls(run, row.status, row.steps, row.seconds, accuracy, loss, penalties, audit, row.training_loss)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The fields of a line."""
+
+    run: dict[str, Any]
+    status: Status
+    steps: tuple[Count, ...]
+    seconds: tuple[Seconds, ...]
+    parts: tuple[tuple[str, str], ...]
+    accuracy: tuple[tuple[Fraction, ...], ...]
+    loss: tuple[tuple[float, ...], ...]
+    penalties: tuple[tuple[Count, str, float, float, float, float], ...]
+    audit: dict[str, Any] | None
+    training_loss: tuple[float, ...] = ()
 
 
 def is_published(folder: Path) -> bool:
@@ -112,12 +134,13 @@ def write_published(folder: Path, runs: Iterable[PublishedRun]) -> Path:
 
 
 def read_published(folder: Path) -> list[PublishedRun]:
-    path = folder / FILE
-    try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        return [PublishedRun.parse(line) for line in lines]
-    except (OSError, EOFError, zlib.error, UserError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} holds no published records ({error}): restore it") from None
+    path, advice = folder / FILE, "restore it, or publish again"
+    runs: dict[str, PublishedRun] = {}
+    for number, line in enumerate(unpacked_lines(path, advice), 1):
+        one = PublishedRun.parse(line, f"{path}, line {number}", advice)
+        if runs.setdefault(one.run.id, one) is not one:
+            raise UserError(f"{path}, line {number}: run {one.run.id} is there twice: {advice}")
+    return list(runs.values())
 
 
 def _order(run: Run) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 A cache folder holds, per collection of files, one entry per size:
 
     <cache>/<label>-<collection>/<size>-<fingerprint>/images.bin     uint8 [N, 3, size, size]
-                                                      record.json    number of files, and which could not be decoded
+                                                      record.json    number of files, which could not be decoded,
+                                                                     and the checksums of images.bin
 
 One process at a time builds an entry, in a temporary folder that is renamed when it is complete; other processes wait
 and share it. The fingerprint depends on the files' names, sizes and times: a changed collection has a new entry, which
@@ -20,16 +21,20 @@ import mmap
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from domainwise.core import files as atomic_files
 from domainwise.core.errors import UserError
+from domainwise.core.parsing import Count, Longest, check, checksum, parse, read_file
 from domainwise.data.catalogue import data_root
 from domainwise.data.images.parallel import decode_all
 
@@ -37,6 +42,12 @@ log = logging.getLogger("domainwise")
 
 POPULATE_READ = 22
 """Linux's MADV_POPULATE_READ: fills the page table at once, instead of by a fault at the first read of every page."""
+CHUNK = 1 << 24
+"""Bytes that have one checksum."""
+LARGEST_RECORD = 1 << 30
+UNCHECKED = {"files", "bad"}
+"""What record.json of an earlier version holds: no checksums."""
+ADVICE = "delete its folder"
 POPULATED_SHARE = 0.5
 """Maps larger than this share of the available memory are paged in as they are read."""
 
@@ -153,8 +164,10 @@ def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
             if "bad" in answer:
                 bad[number] = answer["bad"]
         _remove_rows(out, bad, len(files), 3 * size * size)
-        with atomic_files.atomic(temporary / "record.json") as record:
-            record.write(json.dumps({"files": len(files), "bad": bad}).encode())
+        with out.open("rb") as written:
+            crc = _checksums(_mapped(written.fileno(), os.fstat(written.fileno()).st_size))
+        record = {"files": len(files), "bad": {str(number): reason for number, reason in bad.items()}, "crc": crc}
+        atomic_files.write(temporary / "record.json", json.dumps(record | {"checksum": checksum(record)}))
         state = entry.name.partition("-")[2]
         for old in entry.parent.glob("[0-9]*-*"):  # outdated or damaged
             if old == entry or not old.name.endswith(state):
@@ -193,19 +206,44 @@ def _remove_rows(out: Path, removed: Iterable[int], rows: int, length: int) -> N
         os.fsync(file.fileno())
 
 
+@dataclass(frozen=True)
+class _Record:
+    """The content of record.json."""
+
+    files: Count
+    bad: dict[str, Annotated[str, Longest(100_000)]]
+    crc: tuple[Count, ...] = ()
+
+
 def _open(entry: Path, size: int, count: int) -> Decoded | None:
-    """The entry's images, memory-mapped; None if it is missing or incomplete."""
+    """The entry's images, memory-mapped and checked; None if it is missing, and, with a warning, if it is damaged."""
+    path = entry / "record.json"
     try:
-        record = json.loads((entry / "record.json").read_bytes())
-        bad = {int(number): str(reason) for number, reason in record["bad"].items()}
-        shape = (record["files"] - len(bad), 3, size, size)
+        values = parse(read_file(path, ADVICE, LARGEST_RECORD), dict[str, Any], path, ADVICE)
+        if values.keys() != UNCHECKED and values.pop("checksum", None) != checksum(values):
+            raise UserError(f"{path} is damaged (its checksum does not fit)")
+        record = check(values, _Record, path, ADVICE)
         with (entry / "images.bin").open("rb") as file:
-            if record["files"] != count or os.fstat(file.fileno()).st_size != math.prod(shape):
-                return None
-            images = _mapped(file.fileno(), math.prod(shape)).view(shape)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            shape = (record.files - len(record.bad), 3, size, size)
+            if record.files != count or os.fstat(file.fileno()).st_size != math.prod(shape):
+                raise UserError(f"{entry} is incomplete")
+            images = _mapped(file.fileno(), math.prod(shape))
+        if values.keys() != UNCHECKED and _checksums(images) != list(record.crc):
+            raise UserError(f"{entry / 'images.bin'} is damaged (its checksum does not fit)")
+    except FileNotFoundError:
         return None
-    return Decoded(images, bad)
+    except (UserError, OSError) as error:
+        log.warning("%s: the images are decoded again", error)
+        return None
+    return Decoded(images.view(shape), {int(number): reason for number, reason in record.bad.items()})
+
+
+def _checksums(images: Tensor) -> list[int]:
+    """The CRC-32 of every CHUNK of the images, several at once."""
+    data = images.numpy().data
+    parts = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(zlib.crc32, parts))
 
 
 def _mapped(descriptor: int, length: int) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.parsing import Count, parse, read_file
 from domainwise.data.catalogue import Dataset
 
 if TYPE_CHECKING:
     from domainwise.data.environments import Environments
 
+ADVICE = "save it again"
 FORMAT = 1
 DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
 
@@ -69,31 +71,63 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
 
     from domainwise.data.environments import Environments
 
+    described = _describe(folder)
     try:
-        described: dict[str, Any] = json.loads((folder / DESCRIPTION).read_bytes())
-        if described["format"] != FORMAT:
-            raise UserError(f"{folder / DESCRIPTION} is of format {described['format']}, this version reads {FORMAT}")
         images, labels = (
             torch.from_numpy(np.load(folder / name, mmap_mode="c", allow_pickle=False)) for name in (IMAGES, LABELS)
         )
         dtype = images.dtype if images.ndim == 2 else torch.float32
-        mean, std = (torch.tensor(described[name], dtype=dtype) for name in ("mean", "std"))
-        sizes = {str(name): int(size) for name, size in described["sizes"].items()}
-        data = Environments(described["name"], images, labels, sizes, tuple(described["classes"]), mean, std)
+        mean, std = (torch.tensor(values, dtype=dtype) for values in (described.mean, described.std))
+        sizes = dict(described.sizes)
+        data = Environments(described.name, images, labels, sizes, described.classes, mean, std)
         if len(images) != len(labels) or sum(sizes.values()) != len(images):
             raise ValueError("its parts differ in length")
-    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{folder} holds no whole data ({error}): save it again") from None
-    if state is not None and state != described["state"]:
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise UserError(f"{folder} holds no whole data ({error}): {ADVICE}") from None
+    if state is not None and state != described.state:
         raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")
+    parts = [(folder / name).stat() for name in (DESCRIPTION, IMAGES, LABELS)]
+    known = (folder, *((part.st_size, part.st_mtime_ns) for part in parts))
+    if known not in _checked:
+        if fingerprint(data) != described.state:
+            raise UserError(f"{folder} is damaged (its fingerprint does not fit): {ADVICE}")
+        _checked.add(known)
     return data
+
+
+_checked: set[tuple[Any, ...]] = set()
+"""Folders whose data were found whole, with the sizes and times of their files."""
+
+
+@dataclass(frozen=True)
+class _Description:
+    """The content of environments.json."""
+
+    format: int
+    name: str
+    sizes: dict[str, Count]
+    classes: tuple[str, ...]
+    mean: list[Any]  # nested as the tensor is
+    std: list[Any]
+    state: str
+
+
+def _describe(folder: Path) -> _Description:
+    path = folder / DESCRIPTION
+    try:
+        described = parse(read_file(path, ADVICE), _Description, path, ADVICE)
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no whole data (no {DESCRIPTION}): {ADVICE}") from None
+    if described.format != FORMAT:
+        raise UserError(f"{path} is of format {described.format}, this version reads {FORMAT}")
+    return described
 
 
 def saved_dataset(folder: Path, state: str | None = None) -> Dataset:
     """A folder of saved data as a dataset, named by its path and fingerprint."""
     folder = folder.expanduser().resolve()
     data = load_environments(folder, state)
-    state = state or str(json.loads((folder / DESCRIPTION).read_bytes())["state"])
+    state = state or _describe(folder).state
     return replace(
         Dataset.from_environments(data, summary=f"Data saved in {folder}."),
         name=f"{folder}#{state}",

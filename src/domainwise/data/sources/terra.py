@@ -72,7 +72,7 @@ def _entries(file: Path) -> set[tuple[str, str, str]]:
             for annotation in data["annotations"]
             if (key := annotation["image_id"]) in places and (name := names[annotation["category_id"]]) in CLASSES
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{file} holds no Caltech Camera Traps annotations ({type(error).__name__}: {error}): fetch it again"
         ) from None
