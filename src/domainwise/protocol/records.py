@@ -106,6 +106,10 @@ class RunFolder:
     def append(self, rows: Iterable[Record | Status]) -> None:
         files.append_lines(self.records_file, _lines(rows))
 
+    def replace_records(self, rows: Iterable[Record | Status]) -> None:
+        """Writes these in place of all records, completely or not at all."""
+        files.write(self.records_file, _lines(rows))
+
     def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
         files.append_lines(self.penalties_file, _lines(rows))
 

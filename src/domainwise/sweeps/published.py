@@ -17,6 +17,7 @@ import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.protocol.columns import Columns
 from domainwise.protocol.records import PenaltyRecord, Record, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
@@ -59,6 +60,31 @@ class PublishedRun:
         loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
         return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit)
 
+    @classmethod
+    def of_columns(
+        cls,
+        run: Run,
+        status: Status,
+        columns: Columns,
+        penalties: Iterable[PenaltyRecord] = (),
+        audit: Mapping[str, Any] | None = None,
+    ) -> "PublishedRun":
+        """What `of` makes of the rows of a regular file, from its accuracies, losses and seconds."""
+        accuracy, loss, seconds = (columns.values[name] for name in ("accuracy", "loss", "seconds"))
+        return cls(
+            run,
+            status,
+            columns.steps,
+            tuple(round(value, 1) for value in seconds[:, 0].tolist()),
+            dict(zip(columns.parts, accuracy.T.tolist(), strict=True)),
+            {
+                part: [_digits(v, 3) for v in losses]
+                for part, losses in zip(columns.parts, loss.T.tolist(), strict=True)
+            },
+            tuple(map(_shorter, penalties)),
+            audit,
+        )
+
     @property
     def curve(self) -> Curve:
         values = {part: np.array(accuracies, dtype=np.float64) for part, accuracies in self.accuracy.items()}
@@ -96,11 +122,17 @@ def is_published(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+def in_published_order(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (*_order(run), run.id))
+
+
 def write_published(folder: Path, runs: Iterable[PublishedRun]) -> Path:
-    """The same runs give the same bytes."""
-    ordered = sorted(runs, key=lambda one: (*_order(one.run), one.run.id))
-    text = "".join(one.line() + "\n" for one in ordered)
-    files.write(folder / FILE, gzip.compress(text.encode(), mtime=0))
+    """Writes runs as they come, in the published order; the same runs give the same bytes."""
+    packer = zlib.compressobj(wbits=31)  # as gzip; the digits of accuracies gain nothing from a higher level
+    with files.atomic(folder / FILE) as file:
+        for one in runs:
+            file.write(packer.compress(f"{one.line()}\n".encode()))
+        file.write(packer.flush())
     return folder / FILE
 
 

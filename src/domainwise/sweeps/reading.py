@@ -72,6 +72,8 @@ def read_run(path: str) -> RunRecords | None:
     name = path.rpartition(os.sep)[2]
     try:
         text = files.read(f"{path}{os.sep}run.json")
+    except files.Unreadable as error:
+        raise UserError(error.brief) from None
     except FileNotFoundError:
         if IDENTITY.fullmatch(name) and (not Path(path).is_dir() or os.path.lexists(f"{path}{os.sep}records.jsonl")):
             raise UserError("it has no run.json") from None
@@ -89,6 +91,8 @@ def read_records(run: Run, path: str) -> RunRecords:
     """A run's records, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
     try:
         data = files.read(f"{path}{os.sep}records.jsonl")
+    except files.Unreadable as error:
+        raise UserError(error.brief) from None
     except FileNotFoundError:
         return RunRecords(run, Curve(run, (), {}), None)
     found = parse_records(data, run)
