@@ -76,7 +76,9 @@ def status(
 
     progress, runs, collection = look()
     if not runs:
-        why = f" ({[*damaged, *collection.notes][0]})" if damaged or collection.notes else ""
+        if damaged:
+            raise UserError(damaged[0])
+        why = f" ({collection.notes[0]})" if collection.notes else ""
         raise UserError(f"{folder} holds neither a plan nor a run{why}: give the folder of a sweep (its --out)")
     if not planned:
         errors_console.print("note: no plan is kept here; runs that have not begun yet are not counted")

@@ -1,4 +1,4 @@
-"""Text that is safe to show: names of files, domains and classes may hold anything, terminals obey control characters."""
+"""Text that is safe to show: names of files, domains and classes may hold characters that a terminal obeys."""
 
 import codecs
 import re
