@@ -1,10 +1,12 @@
 """What a person is told while a sweep runs."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from domainwise.cli import progress
+from domainwise.cli.progress import activity, progress_bar
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.sweeps.events import Event
 from domainwise.sweeps.plan_run import plan_run
@@ -39,3 +41,43 @@ def test_a_run_that_was_never_judged_says_nothing_of_the_time_left(tmp_path: Pat
         folder.append([Status(run.id, 99, "done", "")])
     assert sweep_progress(tmp_path, [unjudged, waiting]).seconds_left is None
     assert sweep_progress(tmp_path, [unjudged, judged, waiting]).seconds_left == 7.0
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress_bar() as bar:
+        bar.start()
+        task = bar.add_task("ERM on [photos]".replace("[", r"\["), total=200)
+        for done in range(1, 101):
+            now[0] += 0.25
+            bar.update(task, completed=done)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(", about")[0] for line in lines] == [
+        "ERM on [photos]: 40 of 200 (20 %)",
+        "ERM on [photos]: 80 of 200 (40 %)",
+    ]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_bar_that_is_silent_prints_nothing_anywhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    with progress_bar(silent=True) as bar:
+        bar.update(bar.add_task("predicting", total=2), completed=1)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_not_counted_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.02)
+    with activity("reading") as now:
+        time.sleep(0.1)
+        now("drawing")
+        time.sleep(0.1)
+    told = capsys.readouterr().err
+    assert told.startswith("reading: 0 s so far\n") and told.endswith("drawing: 0 s so far\n")

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import random
 import shutil
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from domainwise.core.errors import UserError
+from domainwise.protocol.columns import parse_columns
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
@@ -177,3 +179,85 @@ def test_collecting_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabl
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+IN_THE_WAY = {
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "broken link": lambda path: path.symlink_to("nothing"),
+    "circle": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("name", ["run.json", "records.jsonl", ""], ids=["run", "records", "folder"])
+@pytest.mark.parametrize("kind", IN_THE_WAY)
+def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path, name: str, kind: str) -> None:
+    good, bad = write_run(tmp_path, a_run()), write_run(tmp_path, a_run(draw=1))
+    if name:
+        (bad.path / name).unlink()
+    else:
+        shutil.rmtree(bad.path)
+    if name or kind != "folder":
+        IN_THE_WAY[kind](bad.path / name if name else bad.path)
+        found = collect(tmp_path)
+        assert [c.run for c in found.curves] == [good.run]
+        (note,) = found.notes
+        assert note.startswith(f"{bad.path}: skipped (") and list(found.damaged) == [bad.run.id]
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = write_run(tmp_path, a_run()), write_run(tmp_path, a_run(draw=1))
+    opened = os.open
+
+    def refused(path: str, *rest: int) -> int:
+        if str(path) == str(bad.records_file):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *rest)
+
+    monkeypatch.setattr(os, "open", refused)
+    found = collect(tmp_path)
+    assert [c.run for c in found.curves] == [good.run]
+    assert found.notes == (f"{bad.path}: skipped (records.jsonl cannot be read (Permission denied))",)
+
+
+def test_a_run_without_its_description_is_named(tmp_path: Path) -> None:
+    bad = write_run(tmp_path, a_run())
+    (bad.path / "run.json").unlink()
+    assert collect(tmp_path).notes == (f"{bad.path}: skipped (it has no run.json)",)
+
+
+def test_runs_that_are_not_finished_are_left_out_and_those_that_diverged_stay(tmp_path: Path) -> None:
+    runs = {ended: a_run(draw=draw) for draw, ended in enumerate(("done", "diverged", "failed", ""))}
+    for ended, run in runs.items():
+        write_run(tmp_path, run, ended=ended)
+    everything = collect(tmp_path)
+    finished = everything.finished()
+    assert {curve.run for curve in finished.curves} == {runs["done"], runs["diverged"]}
+    assert finished.completeness().sentences == [
+        f"left out: 1 run not finished ({runs[''].id}), 1 run failed ({runs['failed'].id})",
+        f"1 run diverged ({runs['diverged'].id}) and counts up to there",
+    ]
+    assert everything.completeness().sentences[0].startswith("partial, with 1 run not finished (")
+    assert everything.completeness().is_partial and not finished.completeness().is_partial
+
+
+def test_only_a_few_runs_are_named(tmp_path: Path) -> None:
+    for draw in range(5):
+        write_run(tmp_path, a_run(draw=draw), ended="failed")
+    (sentence,) = collect(tmp_path).finished().completeness().sentences
+    assert sentence.startswith("left out: 5 runs failed (") and sentence.endswith(" and 2 more)")
+
+
+def test_records_with_checksums_are_read_as_columns(tmp_path: Path) -> None:
+    kept = write_run(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]})
+    lines = kept.records_file.read_text().splitlines(keepends=True)
+    with_sums = [line.replace("}\n", ', "crc": 123}\n') if i % 5 == 4 else line for i, line in enumerate(lines[:-1])]
+    plain, summed = (parse_columns("".join(text), kept.run.id) for text in (lines[:-1], with_sums))
+    assert plain is not None and summed is not None and summed.steps == plain.steps == (0, 10, 20)
+    np.testing.assert_array_equal(summed.values["accuracy"], plain.values["accuracy"])
+
+
+@pytest.mark.parametrize("change", [('"loss"', '"lost"'), ("0.5,", "0.5x,"), ("scene2", "scene9"), ("}\n", "} \n")])
+def test_lines_unlike_ours_are_not_read_as_columns(tmp_path: Path, change: tuple[str, str]) -> None:
+    kept = write_run(tmp_path, a_run(), ended="")
+    assert parse_columns(kept.records_file.read_text().replace(*change, 1), kept.run.id) is None

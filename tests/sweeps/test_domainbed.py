@@ -198,7 +198,7 @@ def test_damage_is_named_and_the_rest_is_read(copy: Path) -> None:
     collection = collect_domainbed(copy)
     for rule in RULES:
         check(collection, whole, rule)
-    assert len(collection.notes) == 6
+    assert len(collection.notes) == 7
     notes = {Path(note.split(": ")[0]).parent.name: note for note in collection.notes}
     assert "cannot be read" in notes["unreadable"]
     assert "no evaluation" in notes["empty"] and "no evaluation" in notes["cut"]

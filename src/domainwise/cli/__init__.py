@@ -43,6 +43,7 @@ from domainwise.cli.output import console, errors_console
 from domainwise.cli.progress import decoding_progress
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import STORAGE, StorageError, UserError
+from domainwise.core.printing import printable, replace_unprintable
 from domainwise.data.images import progress as image_progress
 from domainwise.engine.interrupt import signals_as_keyboard_interrupt
 
@@ -127,6 +128,7 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    replace_unprintable()
     reordered = global_options_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_as_keyboard_interrupt():
@@ -147,4 +149,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _print_error(message: str) -> None:
     message = re.sub(r"\S{300,}", lambda word: f"{word[0][:60]}... ({len(word[0]):,} characters)", message)
-    errors_console.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    errors_console.print(f"[bold red]error:[/] {escape(printable(message))}", soft_wrap=True, highlight=False)

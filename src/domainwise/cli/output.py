@@ -3,13 +3,37 @@
 import json
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
+
+from domainwise.core.printing import printable
+
+
+class _Escaped:
+    """What it shows, without control characters that names bring along; those of the console itself stay."""
+
+    def __init__(self, shown: ConsoleRenderable) -> None:
+        self.shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self.shown, options):
+            safe = text if control else "\n".join(map(printable, text.split("\n")))
+            yield Segment(safe, style, control)
+
+
+class _EscapeNames(RenderHook):
+    """Applies to everything a console prints."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(one) for one in renderables]
 
 
 def _console(stderr: bool) -> Console:
     """A console as wide as the terminal, or 120 columns for a file or pipe."""
     console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
+    console = console if console.is_terminal else Console(stderr=stderr, width=120)
+    console.push_render_hook(_EscapeNames())
+    return console
 
 
 console = _console(stderr=False)
@@ -19,8 +43,8 @@ errors_console = _console(stderr=True)
 
 
 def say(line: str, to: Console = console) -> None:
-    """Prints a line unchanged: brackets in names are not markup, and only the terminal wraps it."""
-    to.print(line, soft_wrap=True, highlight=False, markup=False)
+    """Prints one line: brackets in names are not markup, and only the terminal wraps it."""
+    to.print(printable(line), soft_wrap=True, highlight=False, markup=False)
 
 
 def print_json(value: Any) -> None:

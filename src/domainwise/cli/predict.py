@@ -16,6 +16,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
+from domainwise.core.printing import printable
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def predict(
                     row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
                     console.file.write(json.dumps(row) + "\n")
                 else:
-                    console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
+                    console.file.write(f"{printable(str(one.file))}\t{printable(one.label)}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
@@ -95,11 +96,6 @@ def predict(
         rest = "there was nothing to predict" if nothing else "the rest were predicted"
         errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
         raise typer.Exit(2 if nothing else 1)
-
-
-def _printable(file: Path) -> str:
-    """The name with replacement characters for bytes that are not UTF-8, as old archives leave them."""
-    return str(file).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def evaluate(

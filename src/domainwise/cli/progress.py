@@ -3,14 +3,16 @@
 A bar appears with its first update, so that an earlier error is one line.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group
+from rich.filesize import decimal
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
@@ -30,6 +32,7 @@ from domainwise.cli.output import errors_console, say
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import duration
+from domainwise.core.printing import printable
 
 if TYPE_CHECKING:
     from domainwise.data.sources.downloads import Download
@@ -42,13 +45,44 @@ if TYPE_CHECKING:
 STEPS = TextColumn("step {task.completed}/{task.total}")
 SETTLED_SECONDS = 3.0
 """How long to measure before estimating the time left."""
-PLAIN_SECONDS = 15.0
+PLAIN_SECONDS = 10.0
 """Seconds between two lines where standard error is no terminal."""
 
 
+class PlainProgress(Progress):
+    """Progress without a terminal: now and then a line with the count and the time left."""
+
+    def __init__(self, in_bytes: bool = False) -> None:
+        super().__init__(disable=True)
+        self.in_bytes = in_bytes
+        self.printed = time.monotonic()
+
+    def update(self, task_id: TaskID, *args: Any, **changes: Any) -> None:
+        super().update(task_id, *args, **changes)
+        self._print(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._print(task_id)
+
+    def _print(self, task_id: TaskID) -> None:
+        now = time.monotonic()
+        if now - self.printed < PLAIN_SECONDS:
+            return
+        self.printed = now
+        task = self._tasks[task_id]
+        done, total = (decimal(int(n or 0)) if self.in_bytes else f"{n or 0:.0f}" for n in (task.completed, task.total))
+        share = f" of {total} ({task.percentage:.0f} %)" if task.total else ""
+        left = f", about {duration(task.time_remaining)} left" if task.time_remaining is not None else ""
+        say(f"{Text.from_markup(task.description).plain}: {done}{share}{left}", errors_console)
+
+
 @contextmanager
-def progress_bar(*columns: ProgressColumn, silent: bool = False) -> Iterator[Progress]:
+def progress_bar(*columns: ProgressColumn, silent: bool = False, in_bytes: bool = False) -> Iterator[Progress]:
     """Context manager that yields a bar to be started, with columns between the bar and the time remaining."""
+    if not silent and not errors_console.is_terminal:
+        yield PlainProgress(in_bytes)
+        return
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -56,7 +90,7 @@ def progress_bar(*columns: ProgressColumn, silent: bool = False) -> Iterator[Pro
         TimeRemainingColumn(),
         console=errors_console,
         transient=True,
-        disable=silent or not errors_console.is_terminal,  # a bar that cannot move would be an empty line
+        disable=silent,
     )
     try:
         yield bar
@@ -90,7 +124,7 @@ def training_progress(description: str, steps: int) -> Iterator[Callable[[int], 
 @contextmanager
 def download_progress() -> Iterator[Callable[["Download"], "DownloadProgress"]]:
     """Context manager that yields a function from a download to its progress callback. Ctrl-C says how to continue."""
-    with progress_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
+    with progress_bar(DownloadColumn(), TransferSpeedColumn(), in_bytes=True) as bar:
 
         def progress(download: "Download") -> "DownloadProgress":
             bar.start()
@@ -109,10 +143,32 @@ def decoding_progress(description: str, total: int) -> Iterator[Callable[[int], 
     """Context manager that yields a callback for the number of files decoded since its last call."""
     console = Console(stderr=True)  # its own: a console shows one bar at a time, and the command may have one already
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = errors_console.quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=silent) as bar:
+    drawn = Progress(*columns, console=console, transient=True, disable=errors_console.quiet)
+    with drawn if console.is_terminal else PlainProgress() as bar:
         task = bar.add_task(escape(description), total=total)
         yield lambda files: bar.advance(task, files)
+
+
+@contextmanager
+def activity(first: str) -> Iterator[Callable[[str], None]]:
+    """Context manager that yields a callback for what is being done now, where nothing is counted."""
+    if errors_console.is_terminal:
+        with errors_console.status(escape(printable(first))) as status:
+            yield lambda what: status.update(escape(printable(what)))
+        return
+    now, over, began = [first], threading.Event(), time.monotonic()
+
+    def lines() -> None:
+        while not over.wait(PLAIN_SECONDS):
+            say(f"{now[0]}: {duration(time.monotonic() - began)} so far", errors_console)
+
+    thread = threading.Thread(target=lines, daemon=True)
+    thread.start()
+    try:
+        yield lambda what: now.__setitem__(0, what)
+    finally:
+        over.set()
+        thread.join()
 
 
 class RunsProgress:
@@ -211,5 +267,5 @@ def _print(progress: RunsProgress, events: "Iterable[Event]") -> None:
     for event in events:
         progress.update(event)
         if time.monotonic() - printed > PLAIN_SECONDS:
-            errors_console.print(progress.line, soft_wrap=True, highlight=False)
+            say(progress.line, errors_console)
             printed = time.monotonic()

@@ -23,10 +23,12 @@ def publish(
     selection rule chooses the same. Only draws that ended in all trials and domains are taken, so that what is compared
     was searched equally. Models stay behind.
     """
+    from domainwise.cli.table import print_notes
     from domainwise.core.phrasing import counted
     from domainwise.reports.publish import publish as write
 
     done = write(folder, target)
+    print_notes(done.notes)
     size = done.file.stat().st_size
     if as_json:
         left = {"unfinished": done.unfinished, "of_unfinished_draws": done.of_unfinished_draws}

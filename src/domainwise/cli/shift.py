@@ -4,10 +4,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from domainwise.cli import options
-from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.output import console, print_json, say
+from domainwise.cli.progress import activity
 from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def shift(
     name = network or default_network(data)
     settings = ShiftSettings(name, planned(name, weights, data_root), device, images, data_root)
     environments = data.load(data_root, image_size)
-    with errors_console.status("learning features") as status:
+    with activity("learning features") as now:
         measured = measure_shift(
             environments,
             unseen,
             settings,
             trials=range(trials),
             calibrated=not fixed,
-            progress=lambda what: status.update(escape(what)),
+            progress=now,
         )
     if out is not None:
         save(shift_figure(measured), out)

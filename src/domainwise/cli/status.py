@@ -65,7 +65,8 @@ def status(
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder of a sweep (its --out)")
-    planned = planned_runs(list(saved_plans(folder, skip_damaged=True)))
+    damaged: list[str] = []
+    planned = planned_runs(list(saved_plans(folder, damaged)))
     parent = runs_parent(folder)
 
     def look() -> "tuple[SweepProgress, Sequence[Run], Collection]":
@@ -75,11 +76,14 @@ def status(
 
     progress, runs, collection = look()
     if not runs:
+        if damaged:
+            raise UserError(damaged[0])
         why = f" ({collection.notes[0]})" if collection.notes else ""
         raise UserError(f"{folder} holds neither a plan nor a run{why}: give the folder of a sweep (its --out)")
     if not planned:
         errors_console.print("note: no plan is kept here; runs that have not begun yet are not counted")
     ids = {run.id for run in runs}
+    print_notes([f"{plan}; its runs that have not begun are not counted" for plan in damaged])
     print_notes([note for name, note in zip(collection.damaged, collection.notes, strict=False) if name not in ids])
     if as_json:
         best = best_so_far(collection, runs)

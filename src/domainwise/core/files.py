@@ -29,6 +29,8 @@ class Unreadable(UserError):
 
     def __init__(self, path: Path | str, reason: str | None, advice: str = "mend or remove it") -> None:
         super().__init__(f"{path} cannot be read ({reason}): {advice}")
+        self.brief = f"{Path(path).name} cannot be read ({reason})"
+        """Where the folder is named already."""
 
 
 def read(

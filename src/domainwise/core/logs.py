@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from domainwise.core.errors import UserError
+from domainwise.core.printing import printable
 
 FILE, VERBOSE = "DOMAINWISE_LOG", "DOMAINWISE_VERBOSE"
 
@@ -22,6 +23,13 @@ def set_options(verbose: bool, file: Path | None) -> None:
     configure()
 
 
+class _OneLine(logging.Formatter):
+    """Messages name files and classes, which may hold control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def configure(quiet: bool = False) -> None:
     """Applies the options to the package's loggers; quiet processes show errors only. May be called again."""
     logger = logging.getLogger("domainwise")
@@ -33,7 +41,7 @@ def configure(quiet: bool = False) -> None:
     screen = logging.StreamHandler(sys.stderr)
     level = logging.INFO if os.environ.get(VERBOSE) else logging.WARNING
     screen.setLevel(logging.ERROR if quiet else level)
-    screen.setFormatter(logging.Formatter("note: %(message)s"))
+    screen.setFormatter(_OneLine("note: %(message)s"))
     logger.addHandler(screen)
     if path := os.environ.get(FILE):
         try:

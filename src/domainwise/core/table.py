@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
+from domainwise.core.printing import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -50,13 +51,13 @@ class Table:
         from rich.markup import escape
         from rich.table import Table as RichTable
 
-        lines: Sequence[Sequence[str]] = [self.headings, *self.rows]
+        lines: Sequence[Sequence[str]] = [[_shown(text) for text in line] for line in (self.headings, *self.rows)]
         labels, turned = self.labels, list(zip(*lines, strict=True))
         if _width(lines) > max(width, _width(turned)):
             lines, labels = turned, 1
-        below = "\n".join(line for line in (self.caption, *self.notes) if line)
+        below = "\n".join(printable(line) for line in (self.caption, *self.notes) if line)
         rich = RichTable(
-            title=escape(self.title) or None,
+            title=escape(printable(self.title)) or None,
             caption=escape(below) or None,
             box=SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
@@ -82,7 +83,7 @@ class Table:
 
     def markdown_rows(self) -> str:
         """Headings and rows alone."""
-        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        lines = [[_shown(t) for t in line] for line in (self.headings, ["---"] * len(self.headings), *self.rows)]
         cells = [[f"**{t}**" if isinstance(t, Bold) else t.replace("|", r"\|") for t in line] for line in lines]
         return "\n".join(f"|{'|'.join(line)}|" if i == 1 else f"| {' | '.join(line)} |" for i, line in enumerate(cells))
 
@@ -147,6 +148,10 @@ def comma_separated(records: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return out.getvalue()
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else printable(text)  # a bold cell stays bold
 
 
 def _width(lines: Sequence[Sequence[str]]) -> int:

@@ -144,6 +144,10 @@ class RunFolder:
     def append(self, rows: Iterable[Record | Status]) -> None:
         _append(self.records_file, rows)
 
+    def replace_records(self, rows: Iterable[Record | Status]) -> None:
+        """Writes these in place of all records, completely or not at all."""
+        files.write(self.records_file, _lines(rows))
+
     def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
         _append(self.penalties_file, rows)
 

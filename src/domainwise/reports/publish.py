@@ -1,7 +1,7 @@
 """Publishing a sweep's records, and putting published ones back into a folder where the sweep continues."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from domainwise.core import files
@@ -11,12 +11,21 @@ from domainwise.core.phrasing import counted
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
-from domainwise.sweeps.collection import collect
+from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.plan import Plan, saved_plans
-from domainwise.sweeps.published import FILE, PublishedRun, is_published, read_published, write_published
+from domainwise.sweeps.published import (
+    FILE,
+    PublishedRun,
+    in_published_order,
+    is_published,
+    read_published,
+    write_published,
+)
+from domainwise.sweeps.reading import parse_records
 from domainwise.sweeps.tables import tables
 
 TABLES = "tables.md"
+COLUMNS = ("accuracy", "loss", "seconds")
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Publication:
     unfinished: int
     of_unfinished_draws: int
     without_provenance: int
+    notes: tuple[str, ...] = ()
+    """What could not be read."""
 
 
 def publish(folder: Path, target: Path) -> Publication:
@@ -50,14 +61,17 @@ def publish(folder: Path, target: Path) -> Publication:
     if not comparable:
         raise UserError(f"{folder}: nothing to publish; no draw of a sweep there has ended in all its runs")
     files.writable_folder(target)
-    file = write_published(target, (_published(folder, run) for run in collection.runs if run.id in comparable))
-    _replace_plans(plans, target)
-    published = collect(target)
-    rendered = [table.as_table().markdown() for rule in RULES for table in tables(published, rule)]
+    published = _only(collection, comparable)
+    rendered = [table.as_table().markdown() for rule in RULES for table in tables(published.finished(), rule)]
     made = origins(collection.statuses[key] for key in sorted(comparable))
-    files.write(target / TABLES, "\n".join([*rendered, *made]))
+    with files.replaced_together(target) as staged:
+        write_published(staged, (_published(folder, run) for run in published.runs))
+        for plan in plans:
+            plan.save(staged)
+        files.write(staged / TABLES, "\n".join([*rendered, *made]))
     unknown = sum(not collection.statuses[key].has_provenance for key in comparable)
-    return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable), unknown)
+    left = len(collection.runs) - len(ended), len(ended - comparable)
+    return Publication(target / FILE, len(comparable), *left, unknown, collection.notes)
 
 
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
@@ -123,25 +137,34 @@ def unpack(published: Path, folder: Path) -> tuple[int, int]:
 
 
 def _write(one: PublishedRun, run_folder: RunFolder) -> None:
-    """Replaces the records that the run has so far."""
+    """Replaces the records that the run has so far; they come last and all at once, so that no half of a run counts."""
     run_folder.checkpoint_file.unlink(missing_ok=True)
-    run_folder.rewind(-1)
+    run_folder.penalties_file.unlink(missing_ok=True)
     if one.penalties:
         run_folder.append_penalties(one.penalties)
     if one.audit is not None:
         run_folder.save_audit(dict(one.audit))
-    run_folder.append([*one.records(), one.status])
+    run_folder.replace_records([*one.records(), one.status])
+
+
+def _only(collection: Collection, keys: set[str]) -> Collection:
+    """These runs of a collection, in the order in which they are published."""
+    runs = in_published_order(run for run in collection.runs if run.id in keys)
+    curves = {curve.run.id: curve for curve in collection.curves}
+    return replace(
+        collection,
+        curves=tuple(curves[run.id] for run in runs if run.id in curves),
+        runs=tuple(runs),
+        statuses={run.id: collection.statuses[run.id] for run in runs},
+    )
 
 
 def _published(folder: Path, run: Run) -> PublishedRun:
     run_folder = RunFolder(folder, run)
+    more = run_folder.read_penalties(), run_folder.read_audit()
+    columns, status = parse_records(files.read(run_folder.records_file), run, COLUMNS) or (None, None)
+    if columns is not None and status is not None:
+        return PublishedRun.of_columns(run, status, columns, *more)
     records, status = run_folder.read()
     assert status is not None
-    return PublishedRun.of(run, status, records, run_folder.read_penalties(), run_folder.read_audit())
-
-
-def _replace_plans(plans: Sequence[Plan], target: Path) -> None:
-    for old in (target / "plans").glob("*.json*"):
-        old.unlink()
-    for plan in plans:
-        plan.save(target)
+    return PublishedRun.of(run, status, records, *more)

@@ -77,8 +77,8 @@ def collect_results(folder: Path, partial: bool = False) -> Collection:
     if everything.curves and not finished.curves:
         states = everything.completeness().counts
         raise UserError(
-            f"{folder}: none of {counted(len(everything.runs), 'run')} there is finished ({states}): "
-            "wait for one, or look at partial results",
+            f"{folder}: none of {counted(len(everything.runs), 'run')} there is finished ({states}): wait for one, "
+            "or look at partial results",
             argument="partial",
         )
     return finished
@@ -122,8 +122,8 @@ def _read(path: Path, jobs: dict[Job, Results], done: bool) -> list[str]:
     """Adds a file's evaluations to those of their jobs; returns notes on skipped lines."""
     try:
         lines = read_file(path, "restore it", LARGEST).split(b"\n")
-    except (UserError, FileNotFoundError) as error:
-        return [f"{path}: skipped ({error})"]
+    except files.Unreadable as error:
+        return [f"{path}: skipped ({error.brief})"]
     read, faults = 0, []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -7,7 +7,6 @@ plans/<id>.runs.json.gz    the description of each of its runs: they can be read
 import gzip
 import hashlib
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -32,7 +31,6 @@ from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
 from domainwise.sweeps.spaces import paper_space
 
-log = logging.getLogger(__name__)
 SETTINGS = ("multi", "single")
 SPACES = ("domainbed", "paper")
 SEARCHES = ("draws", "candidates")
@@ -239,16 +237,19 @@ def plan_sweep(
     )
 
 
-def saved_plans(folder: Path, *, skip_damaged: bool = False) -> Iterator[Plan]:
-    """The plans a sweep's folder holds, with their runs. One that cannot be read is an error, or skipped and logged."""
+def saved_plans(folder: Path, damaged: list[str] | None = None) -> Iterator[Plan]:
+    """The plans a sweep's folder holds, with their runs.
+
+    One that cannot be read is an error, or is skipped and its error added to `damaged`.
+    """
     files.complete_replacement(folder)
     for path in sorted((folder / "plans").glob("*.json")):
         try:
             plan = read_plan(path)
         except UserError as error:
-            if not skip_damaged:
+            if damaged is None:
                 raise
-            log.warning("%s; its runs that have not begun are not counted", error)
+            damaged.append(str(error))
             continue
         _check_names(plan, folder)
         runs = _read_runs(plan, path.parent)

@@ -5,7 +5,6 @@ recorded, so that every selection rule chooses from them what it chose from the 
 digits (those of the training too), seconds one decimal. The sweep's plans lie beside it, its models do not.
 """
 
-import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -18,6 +17,7 @@ from domainwise.core import files
 from domainwise.core.compressed import unpacked_lines
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Fraction, Seconds, parse
+from domainwise.protocol.columns import Columns
 from domainwise.protocol.records import PenaltyRecord, Record, Status, check_audit, row_values
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
@@ -63,6 +63,32 @@ class PublishedRun:
         loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
         losses = tuple(_digits(value, 3) for value in curve.training_loss) if curve.training_loss is not None else ()
         return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit, losses)
+
+    @classmethod
+    def of_columns(
+        cls,
+        run: Run,
+        status: Status,
+        columns: Columns,
+        penalties: Iterable[PenaltyRecord] = (),
+        audit: Mapping[str, Any] | None = None,
+    ) -> "PublishedRun":
+        """What `of` makes of the rows of a regular file, from its accuracies, losses and seconds."""
+        accuracy, loss, seconds = (columns.values[name] for name in ("accuracy", "loss", "seconds"))
+        return cls(
+            run,
+            status,
+            columns.steps,
+            tuple(round(value, 1) for value in seconds[:, 0].tolist()),
+            dict(zip(columns.parts, accuracy.T.tolist(), strict=True)),
+            {
+                part: [_digits(v, 3) for v in losses]
+                for part, losses in zip(columns.parts, loss.T.tolist(), strict=True)
+            },
+            tuple(map(_shorter, penalties)),
+            audit,
+            tuple(_digits(value, 3) for value in columns.training_loss or ()),
+        )
 
     @property
     def curve(self) -> Curve:
@@ -125,11 +151,17 @@ def is_published(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+def in_published_order(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (*_order(run), run.id))
+
+
 def write_published(folder: Path, runs: Iterable[PublishedRun]) -> Path:
-    """The same runs give the same bytes."""
-    ordered = sorted(runs, key=lambda one: (*_order(one.run), one.run.id))
-    text = "".join(one.line() + "\n" for one in ordered)
-    files.write(folder / FILE, gzip.compress(text.encode(), mtime=0))
+    """Writes runs as they come, in the published order; the same runs give the same bytes."""
+    packer = zlib.compressobj(wbits=31)  # as gzip; the digits of accuracies gain nothing from a higher level
+    with files.atomic(folder / FILE) as file:
+        for one in runs:
+            file.write(packer.compress(f"{one.line()}\n".encode()))
+        file.write(packer.flush())
     return folder / FILE
 
 

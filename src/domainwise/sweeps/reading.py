@@ -73,6 +73,8 @@ def read_run(path: str) -> RunRecords | None:
     name = path.rpartition(os.sep)[2]
     try:
         run = Run.read(f"{path}{os.sep}run.json")
+    except files.Unreadable as error:
+        raise UserError(error.brief) from None
     except FileNotFoundError:
         if IDENTITY.fullmatch(name) and (not Path(path).is_dir() or os.path.lexists(f"{path}{os.sep}records.jsonl")):
             raise UserError("it has no run.json") from None
@@ -87,6 +89,8 @@ def read_records(run: Run, path: str) -> RunRecords:
     folder = RunFolder(Path(path).parent, run, Path(path).name)
     try:
         data = files.read(f"{path}{os.sep}records.jsonl", limit=LARGEST, advice=ADVICE)
+    except files.Unreadable as error:
+        raise UserError(error.brief) from None
     except FileNotFoundError:
         folder.check_unfinished()
         return RunRecords(run, Curve(run, (), {}), None)

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from domainwise.cli import options
-from domainwise.cli.output import console, errors_console, print_json
+from domainwise.cli.output import console, print_json
+from domainwise.cli.progress import activity
 
 EXAMPLES = (
     "Examples:  [bold]domainwise bench --device cpu[/]   ·   "
@@ -58,10 +59,10 @@ def bench(
     if out is not None:
         files.writable_file(out)
     rows = []
-    with errors_console.status("measuring ...") as status:
+    with activity("measuring") as now:
         for row in benchmark.rows(algorithm_names, precision_names, at_once):
             rows.append(asdict(row))
-            status.update(escape(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms"))
+            now(f"measured {row.what}, {row.precision}, {row.form}: {row.milliseconds:.3g} ms")
     result = about | {"rows": rows}
     if out is not None:
         with files.atomic(out) as file:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", "
 """Suffixes of image files, in upper or lower case."""
 DRAFT = 4
 """A JPEG more than 8 times as large as requested is decoded at a fraction of its size, at least 4 times the request."""
+ROOM = 1 << 26
+"""Pixels that the threads of a process decode at once; a larger image is decoded alone, and first made smaller.
+
+Pillow refuses images of more than 178,956,970 pixels; one of these takes less than 2 GB.
+"""
 ORIENTATION = 0x0112
 """The EXIF tag for the rotation of the image."""
 
@@ -35,14 +41,21 @@ class BadImage(Exception):
 def read(file: str | Path, width: int, height: int | None = None, mode: str = "RGB") -> Pixels:
     """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing."""
     height = height or width
+    at_least = DRAFT * max(width, height)
     with _as_bad_image():
-        return to_pixels(_open(Path(file), DRAFT * max(width, height)), width, height, mode)
+        image = _header(Path(file), at_least)
+        pixels = image.width * image.height
+        with _room.take(pixels):
+            image.load()
+            return to_pixels(_smaller(image, at_least) if pixels > ROOM else image, width, height, mode)
 
 
 def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pixels:
     """A Pillow image as uint8 [C, height, width], in RGB or grey (mode "L")."""
     with _as_bad_image():
-        image = _upright_rgb(image).convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+        image = _upright_rgb(image)
+        image = image if image.mode == mode else image.convert(mode)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(image, np.uint8).reshape(height, width, -1)
         return pixels.transpose(2, 0, 1).copy()
 
@@ -54,7 +67,8 @@ def facts(file: str | Path) -> dict[str, Any]:
     value of a 16-bit grey image (else None): only the upper 8 bits are used, which makes 12-bit data nearly black.
     """
     with _as_bad_image():
-        image = _open(Path(file))
+        image = _header(Path(file))
+        image.load()
         turned = image.getexif().get(ORIENTATION, 1) not in (0, 1)
         pixels = _upright_rgb(image)
         digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
@@ -85,20 +99,59 @@ def _as_bad_image() -> Iterator[None]:
         raise BadImage(" ".join(reason.split())) from None
 
 
-def _open(file: Path, at_least: int | None = None) -> Image.Image:
-    """The first frame of a file, completely decoded."""
+class _Room:
+    """Lets threads decode images at once as long as these have no more than ROOM pixels together."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.free = ROOM
+
+    @contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        pixels = min(pixels, ROOM)
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= pixels)
+            self.free -= pixels
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += pixels
+                self.changed.notify_all()
+
+
+_room = _Room()
+
+
+def _header(file: Path, at_least: int | None = None) -> Image.Image:
+    """The first frame of a file, to be decoded."""
     if not file.stat().st_size:
         raise BadImage("the file is empty")
     image: Image.Image = Image.open(file)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
-    image.load()
+    return image
+
+
+def _smaller(image: Image.Image, at_least: int) -> Image.Image:
+    """Means of whole squares of pixels, not less than `at_least` wide and high: later copies take little memory."""
+    factor = max(1, min(image.size) // at_least)
+    exif = image.getexif()
+    if image.mode.startswith("I;"):
+        image = image.convert("I")
+    elif image.mode == "P" or (image.has_transparency_data and image.mode not in ("LA", "RGBA")):
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    image = image.reduce(factor)
+    image.info["exif"] = exif.tobytes()
     return image
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
     """Rotated according to EXIF, in RGB, with transparent pixels on white."""
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise BadImage("floating-point pixels have no agreed range: save it with 8 bits per channel")
     if _is_sixteen_bit(image):
@@ -106,7 +159,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _is_sixteen_bit(image: Image.Image) -> bool:

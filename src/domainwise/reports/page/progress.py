@@ -1,5 +1,6 @@
 """How far a folder's runs are, and which of them failed, why, and what to type to try again."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from domainwise.sweeps.domainbed import is_domainbed
 from domainwise.sweeps.plan import Plan, saved_plans
 from domainwise.sweeps.status import SweepProgress, sweep_progress
 
+log = logging.getLogger(__name__)
 OWN_COMMAND = "the command that made it, with --retry"
 
 
@@ -69,7 +71,10 @@ def progress(folder: Path, collection: Collection) -> PageProgress:
     if is_domainbed(folder):
         return PageProgress(SweepProgress(len(runs), len(collection.statuses), 0, (), (), None), (), ())
     parent = runs_parent(folder)
-    plans = list(saved_plans(folder, skip_damaged=True))
+    damaged: list[str] = []
+    plans = list(saved_plans(folder, damaged))
+    for reason in damaged:
+        log.warning("%s; its runs that have not begun are not counted", reason)
     planned = {run.id: (run, plan) for plan in plans for run in plan.runs()}
     runs |= {key: run for key, (run, _) in planned.items()}
     now = sweep_progress(parent, list(runs.values()), collection)
