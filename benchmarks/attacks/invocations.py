@@ -32,8 +32,8 @@ NUMBERS = (
 )
 TEXTS = (
     "", " ", LONG, "a\nb", "[bold]x[/]", "a,b", ",", "../..", "--", "-x", "😀",
-    "\x1b[31m", "%s{}", "=1+1", "x\udcff", 
-    "x=", "=", "eps=nan", "eps=1e999", "eps=[1]", "eps", "lr=-1", "true", "null", "0", "99", "nan", "ERM,ERM", 
+    "\x1b[31m", "%s{}", "=1+1", "x\udcff",
+    "x=", "=", "eps=nan", "eps=1e999", "eps=[1]", "eps", "lr=-1", "true", "null", "0", "99", "nan", "ERM,ERM",
     "*", "[", "a\0b",
 )  # fmt: skip
 PATHS = (

@@ -1,7 +1,5 @@
 """`domainwise predict` and `domainwise evaluate`."""
 
-import csv
-import io
 import json
 import logging
 from pathlib import Path
@@ -16,6 +14,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
+from domainwise.core.spreadsheet import comma_separated_rows
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,8 @@ def predict(
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    An image that cannot be read is named on standard error and left out; the exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
+    exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
@@ -63,9 +63,7 @@ def predict(
             "give images of one domain at a time"
         )
     silent = console.is_terminal and csv_file is None  # the lines show progress
-    rows = io.StringIO(newline="")
-    table = csv.writer(rows, lineterminator="\n")
-    table.writerow(["file", "class", "confidence", *loaded.classes])
+    rows: list[list[str]] = []
     unreadable = 0
     with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
         bar.start()
@@ -77,19 +75,19 @@ def predict(
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
                 if csv_file is not None:
-                    table.writerow(
-                        [one.file, one.label, f"{one.confidence:.6g}", *(f"{p:.6g}" for p in one.probabilities)]
-                    )
+                    numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
+                    rows.append([str(one.file), one.label, *numbers])
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
                     row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
                     console.file.write(json.dumps(row) + "\n")
                 else:
-                    console.file.write(f"{_printable(one.file)}\t{one.label}\t{one.confidence:.4f}\n")
+                    console.file.write(f"{_printable(one.file)}\t{_in_line(one.label)}\t{one.confidence:.4f}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
-            file.write(rows.getvalue().encode(errors="surrogateescape"))
+            text = comma_separated_rows(["file", "class", "confidence", *loaded.classes], rows)
+            file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
     if unreadable:
         nothing = unreadable == len(paths)
@@ -99,8 +97,13 @@ def predict(
 
 
 def _printable(file: Path) -> str:
-    """The name with replacement characters for bytes that are not UTF-8, as old archives leave them."""
-    return str(file).encode(errors="surrogateescape").decode(errors="replace")
+    """The name on one line, with replacement characters for bytes that are not UTF-8, as old archives leave them."""
+    return _in_line(str(file).encode(errors="surrogateescape").decode(errors="replace"))
+
+
+def _in_line(text: str) -> str:
+    """Text with tabs and line breaks as backslash sequences, so that a line stays a line of three columns."""
+    return text.translate({ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 def evaluate(
