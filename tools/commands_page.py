@@ -22,9 +22,15 @@ def commands() -> Iterator[tuple[str, Any]]:
     """(name, click command) of the program and of every command, those of a family as "data list"."""
     program = typer.main.get_command(app)
     yield "", program
-    for name, command in program.commands.items():  # type: ignore[attr-defined]
-        for inner, part in getattr(command, "commands", {"": command}).items():
-            yield f"{name} {inner}".strip(), part
+    yield from _inner("", program)
+
+
+def _inner(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    for word, part in command.commands.items():
+        if hasattr(part, "commands"):
+            yield from _inner(f"{name} {word}".strip(), part)
+        else:
+            yield f"{name} {word}".strip(), part
 
 
 def section(name: str, command: Any) -> str:

@@ -1,5 +1,6 @@
 """The command line's manners: completion, options anywhere on the line, colour on terminals alone."""
 
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import domainwise as dw
 from commands import Command
 from domainwise.cli import global_options_first
 from domainwise.core import logs
@@ -94,3 +96,31 @@ def test_verbose_says_more(domainwise: Command, tmp_path: Path, monkeypatch: pyt
 def test_what_a_plugin_would_know_is_said_to_be_one(domainwise: Command) -> None:
     result = domainwise("train", "--algorithm", "Mine")
     assert result.is_one_line_error and "Load your own as a plugin (--plugin)" in result.err
+
+
+def test_versions_without_torch() -> None:
+    script = "import sys\nfrom domainwise.cli import main\ntry:\n main(['--version'])\nfinally:\n print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    first, modules = out.splitlines()
+    assert re.fullmatch(r"domainwise \S+ \(torch \S+, Python \S+\)", first) and "torch" not in modules.split()
+
+
+def test_names_are_listed_by_kind_and_pattern(domainwise: Command) -> None:
+    assert json.loads(domainwise("list", "--algorithms", "*dat", "--json").out) == {
+        "algorithms": {name: dw.ALGORITHMS.summary(name) for name in ("DAT", "LDAT")}
+    }
+    everything = json.loads(domainwise("list", "r*", "--json").out)
+    assert "resnet18" in everything["networks"] and "RotatedMNIST" in everything["datasets"]
+    assert domainwise("list", "nothing*").is_one_line_error
+
+
+def test_every_command_has_a_panel(domainwise: Command) -> None:
+    shown = domainwise("--help").out
+    assert "─ Commands ─" not in shown
+    for panel in ("Get started", "Train and compare", "Use a model", "Run a study", "See and explain"):
+        assert f"─ {panel} ─" in shown
+
+
+def test_a_name_that_is_too_long_is_one_line(domainwise: Command) -> None:
+    result = domainwise("status", "x" * 5000)
+    assert result.is_one_line_error and len(result.err) < 300

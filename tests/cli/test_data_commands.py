@@ -14,6 +14,7 @@ from PIL import Image
 
 from commands import Command, commands
 from domainwise.data.catalogue import DATASETS
+from domainwise.data.images.cache import decode
 from domainwise.data.sources import digit_domains, downloads, photos, terra
 from domainwise.data.sources.digits import MNIST, MNIST_FILES
 from domainwise.data.sources.downloads import Download
@@ -230,3 +231,30 @@ def test_the_page_on_datasets_tells_the_facts_of_the_code() -> None:
         assert (network, augmentation, selection) == (known.network, known.augmentation, known.selection), name
         for part in known.source.parts:
             assert all(file in page for file, _ in part.archives[:1]), "the file to take"
+
+
+# the cache
+
+
+def test_cached_images_are_listed_and_cleared(
+    domainwise: Command, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, old = tmp_path / "new", tmp_path / "root" / "cache"
+    monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path / "root"))
+    for folder in (root, old):
+        monkeypatch.setenv("DOMAINWISE_CACHE", str(folder))
+        decode(sorted(photos.rglob("*.png")), 8, label="photos")
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(root))
+    told = json.loads(domainwise("data", "cache", "list", "--json").out)
+    (cached,) = told["caches"]
+    assert told["folder"] == str(root) and cached["of"] == str(photos) and cached["sizes"] == [8]
+    assert cached["bytes"] >= 36 * 3 * 64 and told["unused"]["folder"] == str(old) and told["unused"]["bytes"] > 0
+    shown = domainwise("data", "cache", "list").out
+    assert cached["name"] in shown and f"domainwise data cache clear --cache {old}" in " ".join(shown.split())
+    refused = domainwise("data", "cache", "clear")
+    assert refused.status == 2 and "nothing was removed" in refused.err and "(--yes)" in refused.err
+    assert domainwise("data", "cache", "clear", "nothing", "--yes").is_one_line_error
+    assert domainwise("data", "cache", "clear", "photos", "--yes").status == 0
+    assert json.loads(domainwise("data", "cache", "list", "--json").out)["caches"] == []
+    assert domainwise("data", "cache", "clear", "--yes", "--cache", old).status == 0
+    assert not list(old.iterdir())

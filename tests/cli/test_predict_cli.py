@@ -105,8 +105,17 @@ def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> Non
     (odd / "\udcff.png").write_bytes((odd / "-x.png").read_bytes())  # bytes that are no text
     result = domainwise("predict", "model", odd)
     assert result.status == 0 and "\ufffd.png\t" in result.out
+    assert "a\\tb.png\t" in result.out and all(line.count("\t") == 2 for line in result.out.splitlines())
     assert domainwise("predict", "model", odd, "--csv", "odd.csv").status == 0
     assert b'\xff.png",' in Path("odd.csv").read_bytes()
+
+
+def test_names_that_spreadsheets_would_compute_are_marked_in_csv_only(place: Path, domainwise: Command) -> None:
+    picture(1).save("=1+1.png")
+    assert domainwise("predict", "model", "=1+1.png", "--csv", "sheet.csv").status == 0
+    assert Path("sheet.csv").read_text().splitlines()[1].startswith("'=1+1.png,")
+    assert domainwise("predict", "model", "=1+1.png").out.startswith("=1+1.png\t")
+    assert json.loads(domainwise("predict", "model", "=1+1.png", "--json").out)["file"] == "=1+1.png"
 
 
 def test_hidden_files_are_ignored_as_in_training(place: Path, domainwise: Command) -> None:

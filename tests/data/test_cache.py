@@ -1,5 +1,6 @@
 """The decode cache: right pixels, once, whole or absent, shared, and renewed when the files change."""
 
+import fcntl
 import json
 import os
 import time
@@ -18,7 +19,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.images import cache as caching
 from domainwise.data.images import decode as decoding
 from domainwise.data.images import parallel, progress
-from domainwise.data.images.cache import bad_images, cache_root, decode
+from domainwise.data.images.cache import bad_images, decode
+from domainwise.data.images.cache_folder import cache_root, cached_images, chosen
 from domainwise.data.images.decode import BadImage, facts, read
 from processes import all_gone, quick_context
 from small_datasets import picture
@@ -359,21 +361,67 @@ def _children(pid: int) -> list[int]:
 # where
 
 
-def test_the_cache_lies_in_the_data_root_or_the_users_cache_folder_but_never_among_the_images(
+def test_the_cache_lies_in_the_users_cache_folder_or_where_the_variable_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOMAINWISE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    root = tmp_path / "root"
-    assert cache_root(root) == tmp_path / "home" / "domainwise", "a data root that is not there is not made"
-    root.mkdir()
-    assert cache_root(root) == root / "cache"
-    assert cache_root(root, outside=root / "photos") == root / "cache"
-    assert cache_root(root, outside=root) == tmp_path / "home" / "domainwise"
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert cache_root(root) == tmp_path / "home" / "domainwise"
+    monkeypatch.setenv("DOMAINWISE_DATA", str(tmp_path))
+    assert cache_root() == tmp_path / "home" / "domainwise"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_root() == Path("~/.cache/domainwise").expanduser()
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_root() == Path("~/Library/Caches/domainwise").expanduser()
     monkeypatch.setenv("DOMAINWISE_CACHE", "~/somewhere")
-    assert cache_root(root) == Path("~/somewhere").expanduser()
+    assert cache_root() == Path("~/somewhere").expanduser()
+
+
+def test_a_new_cache_is_announced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(progress, "announce", said.append)
+    monkeypatch.setattr(caching, "WORTH_A_LINE", 1)
+    files = files_in(tmp_path / "photos", 3)
+    for _ in range(2):
+        decode(files, SIZE, label="photos", cache=tmp_path / "cache")
+    (line,) = said
+    assert line.startswith("decoded images of photos, 0 MB, are kept for later runs in ") and str(tmp_path) in line
+
+
+def test_what_is_cached_is_described_and_cleared_without_touching_other_files(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert cached_images(cache) == []
+    for name in ("photos", "paintings"):
+        for size in (8, SIZE):
+            decode(files_in(tmp_path / name, 3), size, label=name, which=name, cache=cache)
+    (cache / "photos-of-mine").mkdir()
+    (cache / "notes.txt").touch()
+    both = cached_images(cache)
+    assert {(one.source, one.sizes) for one in both} == {
+        (str(tmp_path / name), (8, SIZE)) for name in ("photos", "paintings")
+    }
+    assert all(one.bytes >= 3 * 3 * (8 * 8 + SIZE * SIZE) and one.used > 0 for one in both)
+    (paintings,) = chosen(both, "paintings")
+    (paintings.folder / "mine.txt").touch()
+    paintings.clear()
+    assert [one.source for one in cached_images(cache)] == [str(tmp_path / "photos")]
+    assert (paintings.folder / "mine.txt").exists(), "not ours"
+    (photos,) = cached_images(cache)
+    photos.clear()
+    assert not photos.folder.exists() and sorted(path.name for path in cache.iterdir()) == sorted(
+        [paintings.folder.name, "notes.txt", "photos-of-mine"]
+    )
+    with pytest.raises(UserError, match="unknown cache"):
+        chosen(both, "nothing")
+
+
+def test_a_cache_that_is_being_built_is_not_cleared(tmp_path: Path) -> None:
+    decode(files_in(tmp_path / "photos", 3), SIZE, cache=tmp_path / "cache")
+    (one,) = cached_images(tmp_path / "cache")
+    with (one.folder / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is decoding images"):
+            one.clear()
+    assert cached_images(tmp_path / "cache") == [one]
 
 
 def test_a_cache_that_cannot_be_written_is_a_users_error(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
 """`domainwise data check`: what it finds, what it calls a problem, and what it leaves alone."""
 
+import base64
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 from commands import command
 from domainwise.core.errors import UserError
+from domainwise.data.images.decode import _thumbnail
 from domainwise.data.sources.check import Check, check
+from domainwise.data.sources.digits import embedded_digits
 from domainwise.data.sources.folder import image_folder
+from domainwise.data.sources.near_duplicates import near_pairs
 from small_datasets import CLASSES, DOMAINS, make_folder, picture
 
 
@@ -188,8 +193,9 @@ def test_what_decoding_changes_is_noted(photos: Path) -> None:
     (photos / "readme.txt").touch()
     (photos / "new camera" / "cat").mkdir(parents=True)
     found = check(photos)
+    assert found.warnings == ["ignored 2 folders without images: fill or remove them: new camera/cat, new camera"]
     assert found.notes == [
-        f"ignored 2 in {photos} (hidden, empty, not an image, or not at its place): readme.txt, new camera",
+        "ignored 1 files or folders that are not images: readme.txt",
         "1 image grey: repeated to three channels",
         "1 image with transparency: shown on white",
         "1 image CMYK: converted to RGB",
@@ -231,6 +237,85 @@ def test_many_images_are_checked_by_helpers(tmp_path: Path) -> None:
     spoil(photos)
     found = check(photos)
     assert len(found.facts) == 77 and list(found.bad.values()) == ["the file is empty"]
+
+
+# what would be left out without a word
+
+
+def test_whatever_a_training_leaves_out_is_counted_and_named_with_its_remedy(photos: Path) -> None:
+    for place in ("lab/cat/2024/x.png", "lab/cat/2024/may/y.jpg", "lab/z.png", "top.JPG", ".thumbs/t.png"):
+        (photos / place).parent.mkdir(parents=True, exist_ok=True)
+        (photos / place).touch()
+    for place in ("lab/cat/phone.HEIC", "lab/dog/camera.cr2", "street/cat/more.zip", "lab/cat/._x.png"):
+        (photos / place).touch()
+    (photos / "street" / "fox").mkdir()
+    found = check(photos)
+    assert found.warnings == [
+        "ignored 2 images too deep: move them up to DIR/<domain>/<class>/: lab/cat/2024/x.png, lab/cat/2024/may/y.jpg",
+        "ignored 2 images too high: move them down to DIR/<domain>/<class>/: top.JPG, lab/z.png",
+        "ignored 2 pictures of a format that is not read: convert them to JPEG or PNG: lab/cat/phone.HEIC, "
+        "lab/dog/camera.cr2",
+        "ignored 1 archives: unpack them, images at DIR/<domain>/<class>/: street/cat/more.zip",
+        "ignored 1 images in hidden folders: rename the folders if the images are meant: .thumbs/t.png",
+        "ignored 1 folders without images: fill or remove them: street/fox",
+    ]
+    assert found.notes == ["ignored 1 files or folders that are not images: lab/cat/._x.png"]
+    assert found.as_json()["ignored"]["too_deep"] == ["lab/cat/2024/x.png", "lab/cat/2024/may/y.jpg"]
+
+
+def test_tiny_images_are_a_warning(photos: Path) -> None:
+    Image.new("RGB", (1, 1)).save(photos / "lab" / "cat" / "pixel.png")
+    found = check(photos)
+    assert found.warnings == [
+        "1 image of less than 8 x 8 pixels: replace or remove them: lab/cat/pixel.png"
+    ] and found.as_json()["tiny"] == ["lab/cat/pixel.png"]
+
+
+# nearly the same
+
+
+def scene(seed: int) -> Image.Image:
+    """A picture with coarse structure, as photographs have."""
+    return picture(seed, 6, 8).resize((240, 180), Image.Resampling.BICUBIC)
+
+
+COPIES: dict[str, Callable[[Path], None]] = {
+    "re-encoded": lambda file: scene(1).save(file.with_suffix(".jpg"), quality=60),
+    "resized": lambda file: scene(1).resize((120, 90)).save(file),
+    "brightened": lambda file: ImageEnhance.Brightness(scene(1)).enhance(1.1).save(file),
+    "all of it": lambda file: (
+        ImageEnhance.Brightness(scene(1).resize((130, 99))).enhance(0.9).save(file.with_suffix(".jpg"), quality=70)
+    ),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    ("place", "meaning"),
+    [
+        ("street/cat", "in several domains: an unseen domain whose images are trained on is not unseen"),
+        ("lab/cat", "several times in one domain: copies may be trained on and validated on"),
+    ],
+)
+def test_nearly_equal_images_are_found_in_and_across_domains(photos: Path, copy: str, place: str, meaning: str) -> None:
+    scene(1).save(photos / "lab" / "cat" / "a.png")
+    for number in range(2, 20):
+        scene(number).save(photos / "clinic" / "dog" / f"other{number}.png")
+    COPIES[copy](photos / place / "b.png")
+    found = check(photos)
+    (line,) = found.warnings
+    assert line.startswith(f"1 nearly equal pair {meaning}, e.g. lab/cat/a.png and {place}/b.")
+    ((first, second),) = found.as_json()["near_duplicates"]
+    assert first == "lab/cat/a.png" and second.startswith(f"{place}/b.")
+    assert not found.problems and not found.duplicates
+
+
+def test_digits_of_one_class_and_flat_images_are_no_copies_of_one_another() -> None:
+    digits = embedded_digits().images[:1500].numpy()
+    flat = [np.full((28, 28), 200 + level, np.uint8) for level in range(20)]
+    thumbnails = [base64.b64encode(_thumbnail(Image.fromarray(image))).decode() for image in (*digits, *flat)]
+    assert near_pairs(thumbnails) == []
+    assert near_pairs([*thumbnails, thumbnails[7]]) == [(7, len(thumbnails))]
 
 
 # the command

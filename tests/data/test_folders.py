@@ -61,10 +61,12 @@ def test_stray_files_and_hidden_folders_are_ignored_and_noted(photos: Path) -> N
         (photos / hidden / "objects").mkdir(parents=True)
     found = scan(photos)
     assert found.domains == DOMAINS and found.classes == CLASSES and len(found.images) == 36
-    expected = ["readme.txt", "lab/stray.png", "lab/cat/notes.csv", "lab/cat/.hidden.png", "lab/cat/deeper"]
-    assert sorted(found.ignored) == sorted([*expected, ".git", "__MACOSX"])
-    (note,) = found.notes()
-    assert note.startswith(f"ignored 7 in {photos}") and ".git" in note
+    other = ["readme.txt", "lab/cat/notes.csv", "lab/cat/.hidden.png", "lab/cat/deeper", ".git", "__MACOSX"]
+    left_out = {kind: sorted(paths) for kind, paths in found.left_out.kinds.items() if paths}
+    assert left_out == {"too_high": ["lab/stray.png"], "other": sorted(other)}
+    high, stray = found.notes()
+    assert high == "ignored 1 images too high: move them down to DIR/<domain>/<class>/: lab/stray.png"
+    assert stray.startswith("ignored 6 files or folders that are not images: ")
     assert scan(make_folder(photos.parent / "clean")).notes() == []
 
 
@@ -74,7 +76,7 @@ def test_names_that_cannot_be_printed_are_ignored_and_noted(photos: Path) -> Non
     picture(1).save(photos / "lab" / "cat" / f"{odd}.png")
     found = scan(photos)
     assert found.domains == DOMAINS and len(found.images) == 36
-    assert sorted(found.ignored) == ["lab/cat/odd?.png", "odd?"]
+    assert sorted(found.left_out.kinds["names"]) == ["lab/cat/odd?.png", "odd?"]
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -93,7 +95,9 @@ def test_every_algorithm_bears_a_class_that_is_missing_from_a_domain(tmp_path: P
     ("layout", "message"),
     [
         ([], "no images found in .*: images belong at DIR/<domain>/<class>/<image>$"),
-        (["cat/1.png", "dog/1.png"], "they lie one folder too high"),
+        (["cat/1.png", "dog/1.png"], "ignored 2 images too high: move them down to .*: cat/1.png, dog/1.png"),
+        (["lab/cat/new/1.png"], "ignored 1 images too deep: move them up to .*: lab/cat/new/1.png"),
+        (["lab/cat/1.HEIC"], "ignored 1 pictures of a format that is not read: convert them .*: lab/cat/1.HEIC"),
         (["lab/cat/1.txt"], "no images found"),
     ],
 )

@@ -2,12 +2,14 @@
 
 import errno
 import logging
+import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -15,6 +17,7 @@ from rich.markup import escape
 from domainwise.cli import (
     audit,
     bench,
+    cache,
     cam,
     check,
     compare,
@@ -37,14 +40,16 @@ from domainwise.cli import (
     template,
     theory,
     train,
+    version,
     weights,
 )
-from domainwise.cli.output import console, errors_console
+from domainwise.cli.output import console, errors_console, say
 from domainwise.cli.progress import decoding_progress
 from domainwise.core import logs, plugins, torchrun
 from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.core.printing import printable, replace_unprintable
 from domainwise.data.images import progress as image_progress
+from domainwise.data.images.cache_folder import VARIABLE as CACHE
 from domainwise.engine.interrupt import signals_as_keyboard_interrupt
 
 log = logging.getLogger(__name__)
@@ -56,8 +61,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file")
+FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file", "--cache")
 """The global options, without a value and with one."""
+BAD_PATH = errno.ENAMETOOLONG, errno.ELOOP
 
 
 @app.callback()
@@ -68,10 +74,19 @@ def global_options(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what is going on.")] = False,
     log_file: Annotated[Path | None, typer.Option(help="Append everything that is going on to this file.")] = None,
+    cache_folder: Annotated[
+        Path | None, typer.Option("--cache", help="Folder of decoded images (default: $DOMAINWISE_CACHE).")
+    ] = None,
+    version: Annotated[  # noqa: ARG001 (its callback prints it)
+        bool, typer.Option("--version", callback=version.show, is_eager=True, help="Show versions and exit.")
+    ] = False,
 ) -> None:
     """Train and judge models that must work on domains they have never seen."""
     logs.set_options(verbose, log_file)
     image_progress.show = decoding_progress
+    image_progress.announce = partial(say, to=errors_console)
+    if cache_folder is not None:
+        os.environ[CACHE] = str(cache_folder.expanduser().absolute())  # worker processes inherit it
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)
@@ -81,34 +96,51 @@ def global_options(
     plugins.add(plugin or [])
 
 
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=train.EXAMPLES)(train.train)
-app.command(epilog=compare.EXAMPLES)(compare.compare)
-app.command(epilog=predict.EXAMPLES)(predict.predict)
-app.command(epilog=predict.EVALUATE_EXAMPLES)(predict.evaluate)
-app.command(epilog=drift.EXAMPLES)(drift.drift)
-app.command(epilog=export.EXAMPLES)(export.export)
-app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
-app.command(epilog=bench.EXAMPLES)(bench.bench)
-app.command(epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command(epilog=status.EXAMPLES)(status.status)
-app.command(epilog=table.EXAMPLES)(table.table)
-app.command(epilog=report.EXAMPLES)(report.report)
-app.command(epilog=figure.EXAMPLES)(figure.figure)
-app.command(epilog=publish.EXAMPLES)(publish.publish)
-app.command(epilog=publish.UNPACK_EXAMPLES)(publish.unpack)
-app.command("export-domainbed", epilog=table.EXPORT_EXAMPLES)(table.export)
-app.command(epilog=cam.EXAMPLES)(cam.cam)
-app.command(epilog=perturbations.EXAMPLES)(perturbations.perturbations)
-app.command(epilog=audit.EXAMPLES)(audit.audit)
-app.command(epilog=shift.EXAMPLES)(shift.shift)
-app.command(epilog=theory.EXAMPLES)(theory.theory)
-app.command(epilog=template.EXAMPLES)(template.template)
-app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("list", epilog=listing.EXAMPLES)(listing.list_everything)
+PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
+    "Get started": (
+        (demo.demo, demo.EXAMPLES),
+        (doctor.doctor, doctor.EXAMPLES),
+        (listing.list_everything, listing.EXAMPLES),
+    ),
+    "Train and compare": ((train.train, train.EXAMPLES), (compare.compare, compare.EXAMPLES)),
+    "Use a model": (
+        (predict.predict, predict.EXAMPLES),
+        (predict.evaluate, predict.EVALUATE_EXAMPLES),
+        (drift.drift, drift.EXAMPLES),
+        (export.export, export.EXAMPLES),
+    ),
+    "Run a study": (
+        (sweep.sweep, sweep.EXAMPLES),
+        (reproduce.reproduce, reproduce.EXAMPLES),
+        (status.status, status.EXAMPLES),
+        (publish.publish, publish.EXAMPLES),
+        (publish.unpack, publish.UNPACK_EXAMPLES),
+        (table.export, table.EXPORT_EXAMPLES),
+    ),
+    "See and explain": (
+        (table.table, table.EXAMPLES),
+        (report.report, report.EXAMPLES),
+        (figure.figure, figure.EXAMPLES),
+        (cam.cam, cam.EXAMPLES),
+        (perturbations.perturbations, perturbations.EXAMPLES),
+        (audit.audit, audit.EXAMPLES),
+        (shift.shift, shift.EXAMPLES),
+        (theory.theory, theory.EXAMPLES),
+    ),
+    "Extend and measure": ((template.template, template.EXAMPLES), (bench.bench, bench.EXAMPLES)),
+}
+"""The commands and their examples by what people do, as --help shows them."""
+NAMES: dict[Callable[..., Any], str] = {listing.list_everything: "list", table.export: "export-domainbed"}
+"""Names of commands that are not their function's."""
+DATA_PANEL = "Data and weights"
+
+for panel, commands in PANELS.items():
+    for function, examples in commands:
+        app.command(NAMES.get(function), epilog=examples, rich_help_panel=panel)(function)
 data.app.command(epilog=check.EXAMPLES)(check.check)
-app.add_typer(data.app, name="data")
-app.add_typer(weights.app, name="weights")
+data.app.add_typer(cache.app, name="cache")
+app.add_typer(data.app, name="data", rich_help_panel=DATA_PANEL)
+app.add_typer(weights.app, name="weights", rich_help_panel=DATA_PANEL)
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:
@@ -138,8 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_error(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
         sys.exit(torchrun.exit_status(1 if isinstance(error, StorageError) else 2))
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            _print_error(f"{error.filename} is no name of a file or folder: it is too long")
+        if error.errno in BAD_PATH:
+            _print_error(f"{os.strerror(error.errno)}: {error.filename}: give another path")
             sys.exit(torchrun.exit_status(2))
         if error.errno not in STORAGE:
             raise

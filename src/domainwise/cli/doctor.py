@@ -145,7 +145,7 @@ def loaded_plugins() -> Iterator[Finding]:
 def data(folder: Path | None) -> Iterator[Finding]:
     """Datasets, weights, and space on the disks."""
     from domainwise.data.catalogue import DATASETS, data_root
-    from domainwise.data.images.cache import cache_root
+    from domainwise.data.images.cache_folder import cache_root
     from domainwise.nets.weights import WEIGHTS, find
 
     root = data_root(folder)
@@ -162,7 +162,7 @@ def data(folder: Path | None) -> Iterator[Finding]:
         except UserError:
             how = f"domainwise weights get {name}" if weights.sha256 else f"put {weights.file} into {root / 'weights'}"
             yield Finding("weights", name, None, f"absent: {how}")
-    for name, folder in (("cache", cache_root(root)), ("here", Path.cwd())):
+    for name, folder in (("cache", cache_root()), ("here", Path.cwd())):
         yield _space(name, folder)
 
 

@@ -68,7 +68,8 @@ Algorithms = Annotated[str, typer.Option(help="Names with commas between.", auto
 Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")]
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes on this machine (default: one per GPU, or cores / --threads).", min=1, max=4096)
+    int | None,
+    typer.Option(help="Processes on this machine (default: one per GPU, or cores / --threads).", min=1, max=4096),
 ]
 PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]

@@ -1,7 +1,5 @@
 """`domainwise predict` and `domainwise evaluate`."""
 
-import csv
-import io
 import json
 import logging
 from pathlib import Path
@@ -17,6 +15,7 @@ from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
+from domainwise.core.spreadsheet import comma_separated_rows
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,8 @@ def predict(
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    An image that cannot be read is named on standard error and left out; the exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
+    exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
@@ -63,9 +63,7 @@ def predict(
             "give images of one domain at a time"
         )
     silent = console.is_terminal and csv_file is None  # the lines show progress
-    rows = io.StringIO(newline="")
-    table = csv.writer(rows, lineterminator="\n")
-    table.writerow(["file", "class", "confidence", *loaded.classes])
+    rows: list[list[str]] = []
     unreadable = 0
     with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
         bar.start()
@@ -77,9 +75,8 @@ def predict(
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
                 if csv_file is not None:
-                    table.writerow(
-                        [one.file, one.label, f"{one.confidence:.6g}", *(f"{p:.6g}" for p in one.probabilities)]
-                    )
+                    numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
+                    rows.append([str(one.file), one.label, *numbers])
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
                     row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
@@ -89,7 +86,8 @@ def predict(
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
-            file.write(rows.getvalue().encode(errors="surrogateescape"))
+            text = comma_separated_rows(["file", "class", "confidence", *loaded.classes], rows)
+            file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
     if unreadable:
         nothing = unreadable == len(paths)

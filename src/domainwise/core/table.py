@@ -3,7 +3,6 @@
 rich and pandas are imported where they are used: reading results must not wait for them.
 """
 
-import csv
 import html
 import io
 import re
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
+from domainwise.core.spreadsheet import comma_separated_rows
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -142,12 +142,9 @@ class Tabular:
 
 
 def comma_separated(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as CSV; None is an empty cell."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, records[0] if records else (), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    """Records as CSV that spreadsheets open safely; None is an empty cell."""
+    headings = list(records[0]) if records else []
+    return comma_separated_rows(headings, ([record.get(name) for name in headings] for record in records))
 
 
 def _shown(text: str) -> str:

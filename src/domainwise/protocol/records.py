@@ -146,7 +146,7 @@ class RunFolder:
 
     def replace_records(self, rows: Iterable[Record | Status]) -> None:
         """Writes these in place of all records, completely or not at all."""
-        files.write(self.records_file, _lines(rows))
+        files.write(self.records_file, seal(_lines(rows)))
 
     def append_penalties(self, rows: Iterable[PenaltyRecord]) -> None:
         _append(self.penalties_file, rows)
@@ -341,9 +341,13 @@ class RunFolder:
 
 
 def _append(path: Path, rows: Iterable[Record | PenaltyRecord | Status]) -> None:
-    short = (replace(row, reason=row.reason[:LONGEST_REASON]) if isinstance(row, Status) else row for row in rows)
-    if lines := "".join(json.dumps(row_values(row)) + "\n" for row in short).encode():
+    if lines := _lines(rows):
         append_block(path, lines)
+
+
+def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
+    short = (replace(row, reason=row.reason[:LONGEST_REASON]) if isinstance(row, Status) else row for row in rows)
+    return "".join(json.dumps(row_values(row)) + "\n" for row in short).encode()
 
 
 def row_values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:

@@ -35,7 +35,8 @@ from torch import Tensor
 from domainwise.core import files as atomic_files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Longest, check, checksum, parse, read_file
-from domainwise.data.catalogue import data_root
+from domainwise.data.images import progress
+from domainwise.data.images.cache_folder import SOURCE, cache_root
 from domainwise.data.images.parallel import decode_all
 
 log = logging.getLogger("domainwise")
@@ -48,6 +49,8 @@ LARGEST_RECORD = 1 << 30
 UNCHECKED = {"files", "bad"}
 """What record.json of an earlier version holds: no checksums."""
 ADVICE = "delete its folder"
+WORTH_A_LINE = 10_000_000
+"""Bytes of a new entry from which on it is said where it lies."""
 POPULATED_SHARE = 0.5
 """Maps larger than this share of the available memory are paged in as they are read."""
 
@@ -71,7 +74,7 @@ def decode(
     base = Path(os.path.commonpath([file.parent for file in files]))
     which = which or "\n".join(map(str, files))
     plain = re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII).strip("-.")[:40] or "images"
-    collection = (cache or cache_root(outside=base)) / f"{plain}-{_digest(which)[:12]}"
+    collection = (cache or cache_root()) / f"{plain}-{_digest(which)[:12]}"
     entry = collection / f"{size}-{fingerprint(files, base)}"
     result = _open(entry, size, len(files))
     if result is None:
@@ -79,10 +82,13 @@ def decode(
         with _locked(collection):
             result = _open(entry, size, len(files))  # another process may have built it meanwhile
             if result is None:
+                atomic_files.write(collection / SOURCE, os.fsencode(base))
                 _build(entry, files, size, label)
                 result = _open(entry, size, len(files))
     if result is None:
         raise UserError(f"the cache entry {entry} vanished as it was made: is another program cleaning that folder?")
+    with suppress(OSError):
+        os.utime(entry)  # when it was last used
     return result
 
 
@@ -103,21 +109,6 @@ def fingerprint(files: Sequence[Path], base: Path) -> str:
         facts = file.stat()
         lines.append(f"{str(file).removeprefix(str(base))}\0{facts.st_size}\0{facts.st_mtime_ns}")
     return _digest("\n".join(lines))[:16]
-
-
-def cache_root(root: Path | None = None, outside: Path | None = None) -> Path:
-    """$DOMAINWISE_CACHE, `cache` in the data root, or, where that is not writable, a folder in the user's cache.
-
-    Never inside `outside`, the folder whose images are cached.
-    """
-    if variable := os.environ.get("DOMAINWISE_CACHE"):
-        return Path(variable).expanduser()
-    root = root or data_root()
-    cache = root / "cache"
-    inside = outside is not None and cache.resolve().is_relative_to(outside.resolve())
-    if root.is_dir() and not inside and os.access(cache if cache.is_dir() else root, os.W_OK):
-        return cache
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "domainwise"
 
 
 def _digest(text: str) -> str:
@@ -174,6 +165,11 @@ def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
                 shutil.rmtree(old, ignore_errors=True)
         with suppress(OSError):  # without locks, another process may have been faster
             temporary.rename(entry)
+        if (total := (len(files) - len(bad)) * 3 * size * size) >= WORTH_A_LINE:
+            progress.announce(
+                f"decoded images of {label}, {total / 1e6:,.0f} MB, are kept for later runs in {entry.parent} "
+                "(see: domainwise data cache list)"
+            )
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

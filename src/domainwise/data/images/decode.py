@@ -4,6 +4,7 @@ This file is also a program that `parallel` starts as helper processes; it impor
 start in a moment.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -34,6 +35,10 @@ ORIENTATION = 0x0112
 """The EXIF tag for the rotation of the image."""
 
 
+THUMBNAIL = 16
+"""Height and width of the grey copy by which nearly equal images are found."""
+
+
 class BadImage(Exception):
     """A file that cannot be decoded; the message is the reason."""
 
@@ -61,9 +66,10 @@ def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB") ->
 
 
 def facts(file: str | Path) -> dict[str, Any]:
-    """Decodes the image in full: its mode, size, whether EXIF rotates it, and a digest of its pixels.
+    """Decodes the image in full: its mode, size, whether EXIF rotates it, a digest of its pixels, and a thumbnail.
 
-    The digest is of the decoded RGB pixels, so that it does not depend on the file format. `largest` is the largest
+    The digest is of the decoded RGB pixels, so that it does not depend on the file format; the thumbnail is grey, for
+    comparing images that differ a little. `largest` is the largest
     value of a 16-bit grey image (else None): only the upper 8 bits are used, which makes 12-bit data nearly black.
     """
     with _as_bad_image():
@@ -80,7 +86,12 @@ def facts(file: str | Path) -> dict[str, Any]:
             "turned": turned,
             "largest": int(_sixteen_bits(image).max()) if _is_sixteen_bit(image) else None,
             "digest": digest.hexdigest(),
+            "thumbnail": base64.b64encode(_thumbnail(pixels)).decode(),
         }
+
+
+def _thumbnail(image: Image.Image) -> bytes:
+    return image.convert("L").resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX).tobytes()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A hook and not an argument: data are loaded deep inside trainings, sweeps, model
 to pass the argument on.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -18,3 +19,6 @@ def silent(description: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 (
 
 show: Callable[[str, int], AbstractContextManager[Advance]] = silent
 """Shows the progress of a task: (description, number of files) -> context manager that yields the callback."""
+
+announce: Callable[[str], None] = logging.getLogger("domainwise").info
+"""Says, once, where decoded images are kept and how much room they take."""

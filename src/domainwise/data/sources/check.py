@@ -1,4 +1,4 @@
-"""Check a folder of images before training: unreadable files, missing classes, duplicates."""
+"""Check a folder of images before training: unreadable files, missing classes, duplicates, what is left out."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,8 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
 from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.near_duplicates import near_pairs
 from domainwise.protocol.runs import HELD_OUT
 
 UNEVEN = 10
@@ -18,6 +20,24 @@ UNEVEN = 10
 GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 DIM = 4096
 """16-bit images with all values below this use at most 12 bits, hence at most 4 of their upper 8."""
+TINY = 8
+"""An image with a side below this many pixels shows nothing: often a placeholder, or a download that failed."""
+
+
+LEAKS: tuple[tuple[Callable[[ImageFile, ImageFile], bool], str, str], ...] = (
+    (
+        lambda a, b: a.domain != b.domain,
+        "in several domains",
+        "an unseen domain whose images are trained on is not unseen",
+    ),
+    (lambda a, b: a.label != b.label, "in several classes", "one of their labels is wrong"),
+    (
+        lambda a, b: a.domain == b.domain,
+        "several times in one domain",
+        "copies may be trained on and validated on",
+    ),
+)
+"""How two equal images can be related, where they lie, and what that means."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,18 @@ class Check:
         groups = [list(group) for _, group in groupby(ordered, key=lambda image: self.facts[image]["digest"])]
         return sorted((group for group in groups if len(group) > 1), key=lambda group: group[0].file)
 
+    @cached_property
+    def near_duplicates(self) -> list[tuple[ImageFile, ImageFile]]:
+        """Pairs of images that look nearly the same, but are not equal; of equal ones, the first stands for all."""
+        copies = {image for group in self.duplicates for image in group[1:]}
+        images = [image for image in self.facts if image not in copies]
+        pairs = near_pairs([self.facts[image]["thumbnail"] for image in images])
+        return [(images[i], images[j]) for i, j in pairs]
+
+    @property
+    def tiny(self) -> list[ImageFile]:
+        return [image for image, fact in self.facts.items() if min(fact["size"]) < TINY]
+
     @property
     def problems(self) -> list[str]:
         """Errors that would stop a training."""
@@ -55,7 +87,10 @@ class Check:
     @property
     def warnings(self) -> list[str]:
         """Findings that do not stop a training but may spoil its result."""
-        lines = []
+        lines = self.folder.left_out.lines(harmless=False)
+        if tiny := self.tiny:
+            few = ", ".join(map(self._path, tiny[:3])) + (", ..." if len(tiny) > 3 else "")
+            lines.append(f"{_images(len(tiny))} of less than {TINY} x {TINY} pixels: replace or remove them: {few}")
         if len(self.folder.domains) < 2:
             lines.append("there is one domain only: none can be left out to judge a model on")
         for domain, counts in self.counts.items():
@@ -83,24 +118,16 @@ class Check:
         ]
 
     def _leaks(self) -> list[str]:
-        """Duplicates across domains, across classes, and within a domain."""
-        kinds: tuple[tuple[Callable[[ImageFile, ImageFile], bool], str], ...] = (
-            (
-                lambda a, b: a.domain != b.domain,
-                "in several domains: an unseen domain whose images are trained on is not unseen",
-            ),
-            (lambda a, b: a.label != b.label, "in several classes: one of their labels is wrong"),
-            (
-                lambda a, b: a.domain == b.domain,
-                "several times in one domain: copies may be trained on and validated on",
-            ),
-        )
+        """Equal and nearly equal images across domains, across classes, and within a domain."""
+        equal = [list(combinations(group, 2)) for group in self.duplicates]
+        near = [[pair] for pair in self.near_duplicates]
         lines = []
-        for related, what in kinds:
-            first_pairs = (next((p for p in combinations(group, 2) if related(*p)), None) for group in self.duplicates)
-            if pairs := [pair for pair in first_pairs if pair is not None]:
-                example = " and ".join(map(self._path, pairs[0]))
-                lines.append(f"{_images(len(pairs))} {what}, e.g. {example}")
+        for related, where, meaning in LEAKS:
+            for groups, what in ((equal, "image"), (near, "nearly equal pair")):
+                first_pairs = (next((p for p in pairs if related(*p)), None) for pairs in groups)
+                if pairs := [pair for pair in first_pairs if pair is not None]:
+                    example = " and ".join(map(self._path, pairs[0]))
+                    lines.append(f"{counted(len(pairs), what)} {where}: {meaning}, e.g. {example}")
         return lines
 
     @property
@@ -114,7 +141,9 @@ class Check:
             (sum(fact["mode"] == "CMYK" for fact in facts), "CMYK: converted to RGB"),
             (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),
         )
-        return self.folder.notes() + [f"{_images(count)} {what}" for count, what in kinds if count]
+        return self.folder.left_out.lines(harmless=True) + [
+            f"{_images(count)} {what}" for count, what in kinds if count
+        ]
 
     @property
     def sizes(self) -> dict[str, list[int]]:
@@ -135,7 +164,9 @@ class Check:
             "sizes": self.sizes,
             "unreadable": {self._path(image): reason for image, reason in self.bad.items()},
             "duplicates": [[self._path(image) for image in group] for group in self.duplicates],
-            "ignored": self.folder.ignored,
+            "near_duplicates": [[self._path(image) for image in pair] for pair in self.near_duplicates],
+            "tiny": [self._path(image) for image in self.tiny],
+            "ignored": self.folder.left_out.kinds,
             "problems": self.problems,
             "warnings": self.warnings,
             "notes": self.notes,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
 from domainwise.data.sources.image_files import labelled_images
+from domainwise.data.sources.left_out import LeftOut, hidden, printable
 
 if TYPE_CHECKING:
     from domainwise.data.environments import Environments
@@ -38,11 +38,11 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """The image files of a folder, sorted by domain and class, and what was ignored."""
+    """The image files of a folder, sorted by domain and class, and what is left out."""
 
     path: Path
     images: tuple[ImageFile, ...]
-    ignored: tuple[str, ...]
+    left_out: LeftOut
 
     @property
     def name(self) -> str:
@@ -69,31 +69,29 @@ class Folder:
         return fingerprint(self.files, self.path)
 
     def notes(self) -> list[str]:
-        """At most one line: what was ignored."""
-        if not self.ignored:
-            return []
-        named = ", ".join(self.ignored[:3]) + (", ..." if len(self.ignored) > 3 else "")
-        why = "hidden, empty, not an image, or not at its place"
-        return [f"ignored {len(self.ignored)} in {self.path} ({why}): {named}"]
+        """A line for each kind of things that are left out."""
+        return [*self.left_out.lines(harmless=False), *self.left_out.lines(harmless=True)]
 
 
 def scan(path: Path) -> Folder:
-    """Lists the images of DIR/<domain>/<class>/ and what it ignores: stray files, hidden folders, empty domains."""
+    """Lists the images of DIR/<domain>/<class>/, and everything else there as left out."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: {LAYOUT}")
     images: list[ImageFile] = []
-    ignored: list[str] = []
-    for domain in _folders(path, path, ignored):
+    left_out = LeftOut()
+    for domain in _listed(path, path, left_out, 0):
         before = len(images)
-        for label in _folders(domain, path, ignored):
-            images += (ImageFile(domain.name, label.name, file) for file in _images(label, path, ignored))
+        for label in _listed(domain, path, left_out, 1):
+            files = _listed(label, path, left_out, 2)
+            images += (ImageFile(domain.name, label.name, file) for file in files)
+            if not files:
+                left_out.kinds["empty"].append(str(label.relative_to(path)))
         if len(images) == before:
-            ignored.append(domain.name)
+            left_out.kinds["empty"].append(domain.name)
     if not images:
-        shallow = any(_images(folder, path, []) for folder in _folders(path, path, []))
-        hint = "; they lie one folder too high: put each domain's classes into a folder of its own" if shallow else ""
-        raise UserError(f"no images found in {path}: {LAYOUT}{hint}")
-    return Folder(path, tuple(images), tuple(ignored))
+        found = left_out.lines(harmless=False)
+        raise UserError("; ".join([f"no images found in {path}: {LAYOUT}", *found]))
+    return Folder(path, tuple(images), left_out)
 
 
 @dataclass(frozen=True)
@@ -104,14 +102,13 @@ class _Loader:
     state: str
     skip_bad: bool
 
-    def __call__(self, root: Path, size: int) -> Environments:
-        from domainwise.data.images.cache import bad_images, cache_root, decode
+    def __call__(self, _: Path, size: int) -> Environments:
+        from domainwise.data.images.cache import bad_images, decode
 
         folder = scan(self.path)
         if folder.state != self.state:
             raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
-        cache = cache_root(root, outside=self.path)
-        result = decode(folder.files, size, label=folder.name, which=str(self.path), cache=cache)
+        result = decode(folder.files, size, label=folder.name, which=str(self.path))
         if result.bad and not self.skip_bad:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
@@ -143,31 +140,17 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
     )
 
 
-def hidden(name: str) -> bool:
-    """Whether the system made a file or folder of this name, not the user (macOS leaves ._x.png beside x.png)."""
-    return name.startswith((".", "__MACOSX"))
-
-
-def _folders(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
-    """The folders in a folder; everything else is ignored."""
-    return _listed(parent, root, ignored, lambda entry: entry.is_dir())
-
-
-def _images(parent: Path, root: Path, ignored: list[str]) -> list[Path]:
-    """The image files in a folder; everything else is ignored."""
-    return _listed(parent, root, ignored, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
-
-
-def _listed(parent: Path, root: Path, ignored: list[str], wanted: Callable[[os.DirEntry[str]], bool]) -> list[Path]:
+def _listed(parent: Path, root: Path, left_out: LeftOut, depth: int) -> list[Path]:
+    """The folders in a folder, or the images of a class (depth 2); everything else is left out."""
     try:
         entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(f"cannot read the folder {parent}: {error.strerror}") from None
     paths = []
     for entry in entries:
-        printable = entry.name.encode(errors="replace").decode()  # a name that is no UTF-8 cannot be printed
-        if wanted(entry) and not hidden(entry.name) and printable == entry.name:
+        wanted = entry.is_dir() if depth < 2 else entry.name.lower().endswith(SUFFIXES) and entry.is_file()
+        if wanted and not hidden(entry.name) and printable(entry.name) == entry.name:
             paths.append(parent / entry.name)
         else:
-            ignored.append(str((parent / printable).relative_to(root)))
+            left_out.add(parent / entry.name, root, depth)
     return paths

@@ -43,12 +43,12 @@ def published_images(
     name: str, domains: Mapping[str, LabelledFiles], *, classes: Sequence[str], root: Path, size: int, published: int
 ) -> Environments:
     """The images of a published dataset at size x size; warns if their number is not the published one."""
-    from domainwise.data.images.cache import cache_root, decode
+    from domainwise.data.images.cache import decode
 
     files = [file for labelled in domains.values() for file, _ in labelled]
     if len(files) != published:
         log.warning("%s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
-    result = decode(files, size, label=name, which=f"{name} in {root}", cache=cache_root(root))
+    result = decode(files, size, label=name, which=f"{name} in {root}")
     if result.bad:
         number, reason = next(iter(result.bad.items()))
         more = f" (and {len(result.bad) - 1} more)" if len(result.bad) > 1 else ""

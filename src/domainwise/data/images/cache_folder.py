@@ -1,0 +1,108 @@
+"""The folder of decoded images: where it is, what it holds, how to clear it. cache.py has its layout; no torch."""
+
+import fcntl
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from domainwise.core.errors import UserError, unknown
+
+VARIABLE = "DOMAINWISE_CACHE"
+SOURCE = ".source"
+"""File in a collection's folder: the folder of the images that were decoded."""
+LOCK = ".lock"
+COLLECTION = re.compile(r"[\w.-]+-[0-9a-f]{12}", re.ASCII)
+ENTRY = re.compile(r"\d+-[0-9a-f]{16}|\.\d+-[0-9a-f]{16}\.[0-9a-f]+\.tmp")
+
+
+def cache_root() -> Path:
+    """$DOMAINWISE_CACHE, or `domainwise` in the user's cache folder."""
+    if variable := os.environ.get(VARIABLE):
+        return Path(variable).expanduser()
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/domainwise").expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "domainwise" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "domainwise"
+
+
+@dataclass(frozen=True)
+class CachedImages:
+    """The decoded images of one folder or dataset, at one or several sizes."""
+
+    folder: Path
+    source: str
+    """The folder of the images; empty if unknown."""
+    sizes: tuple[int, ...]
+    bytes: int
+    used: float
+    """When it was last used, in seconds since 1970."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def clear(self) -> None:
+        """Removes the decoded images, and nothing that this package has not written."""
+        with _unused(self.folder):
+            for entry in _entries(self.folder):
+                shutil.rmtree(entry, ignore_errors=True)
+            for name in (SOURCE, LOCK):
+                (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def cached_images(root: Path) -> list[CachedImages]:
+    """What a cache folder holds, the largest first."""
+    folders = [path for path in sorted(root.iterdir()) if COLLECTION.fullmatch(path.name)] if root.is_dir() else []
+    found = [_described(folder, entries) for folder in folders if (entries := list(_entries(folder)))]
+    return sorted(found, key=lambda one: -one.bytes)
+
+
+def chosen(cached: Sequence[CachedImages], name: str | None) -> list[CachedImages]:
+    """All, or those of a name: a folder's in the cache, or of a dataset or folder of images."""
+    if name is None:
+        return list(cached)
+    found = [one for one in cached if name in (one.name, one.name.rpartition("-")[0], one.source)]
+    if not found:
+        raise unknown("cache", name, [one.name for one in cached])
+    return found
+
+
+def _described(folder: Path, entries: Sequence[Path]) -> CachedImages:
+    source = ""
+    with suppress(OSError):
+        source = os.fsdecode((folder / SOURCE).read_bytes()).encode(errors="replace").decode()
+    sizes = {int(entry.name.partition("-")[0]) for entry in entries if not entry.name.startswith(".")}
+    total = sum(file.stat().st_size for entry in entries for file in entry.rglob("*") if file.is_file())
+    return CachedImages(folder, source, tuple(sorted(sizes)), total, max(entry.stat().st_mtime for entry in entries))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if ENTRY.fullmatch(path.name) and path.is_dir())
+
+
+class _unused:
+    """Within it, no process decodes into the folder; one that does now is a UserError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None:
+        self.file = (self.folder / LOCK).open("w")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise UserError(f"another process is decoding images into {self.folder}: try again later") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
