@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from domainwise.cli import options
-from domainwise.cli.output import errors_console, print_json, say
+from domainwise.cli.output import print_json, say
+from domainwise.cli.progress import parts_progress
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
@@ -38,12 +38,12 @@ def report(
     from domainwise.core.phrasing import counted
     from domainwise.reports.page.write import write_page
 
-    with errors_console.status("reading the records") as status:
+    with parts_progress("reading the records") as progress:
         models = None
         if not no_models:
             from domainwise.reports.page.models import ModelOptions
 
-            models = ModelOptions(data_root, device, shift, lambda what: status.update(escape(what)))
+            models = ModelOptions(data_root, device, shift, progress)
         path, collection = write_page(folder, out, baseline=baseline, models=models)
     print_notes(collection.notes)
     if as_json:
