@@ -82,13 +82,14 @@ def test_a_training_leaves_what_it_leaves_alone(seen: Seen, out: Path, tmp_path:
             "records.jsonl",
             "penalties.jsonl",
             "model.safetensors",
+            "best.safetensors",
         }
         for name, tensor in folder.load_model().items():
             assert torch.allclose(tensor, folders[0].load_model()[name], atol=1e-5)
         penalties = [(p.step, p.irm, p.at, p.dat, p.ldat) for p in folder.read_penalties()]
         assert same(penalties, [(p.step, p.irm, p.at, p.dat, p.ldat) for p in folders[0].read_penalties()])
     assert folders[1].load_model().keys() == alone.algorithm.state_dict().keys()
-    parts = [folder.model_file.read_bytes() for folder in folders[1:]]
+    parts = [folder.model_file.read_bytes() + folder.best_file.read_bytes() for folder in folders[1:]]
     assert parts[0] == parts[1], "interrupted and continued: bit by bit"
 
 

@@ -38,12 +38,18 @@ def test_all_of_a_validation_domain_is_evaluated_and_the_others_by_their_splits(
 
 def test_a_run_leaves_its_description_records_and_model(tmp_path: Path) -> None:
     run = plan()
-    outcome = trained(run, tmp_path, checkpoint_seconds=0)
+    outcome = trained(run, tmp_path, checkpoint_seconds=0, save="last")
     assert outcome.folder == tmp_path / run.id
-    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+    assert {file.name for file in outcome.folder.iterdir()} == {
+        "run.json",
+        "records.jsonl",
+        "model.safetensors",
+        "best.safetensors",
+    }
     assert Run.from_description(json.loads((outcome.folder / "run.json").read_text())) == run
     assert RunFolder(tmp_path, run).read() == (outcome.records, outcome.status)
     assert outcome.status == Status(run.id, STEPS - 1, "done", "")
+    assert outcome.status.has_provenance and outcome.status.date and outcome.status.threads == 1
     assert outcome.algorithm is not None
     for name, tensor in RunFolder(tmp_path, run).load_model().items():
         assert torch.equal(tensor, outcome.algorithm.state_dict()[name])
@@ -77,7 +83,7 @@ def test_exactly_the_needed_splits_are_evaluated_at_exactly_the_right_steps(
 
 def test_records_hold_accuracy_and_mean_loss_of_the_network_as_it_stands(tmp_path: Path) -> None:
     run = plan("ERM", steps=40, evaluate_every=40, lr=3e-3)
-    outcome = trained(run, tmp_path)
+    outcome = trained(run, tmp_path, save="last")
     assert outcome.algorithm is not None
     network, data = outcome.algorithm.network.eval(), few()
     for record in outcome.records[-5:]:

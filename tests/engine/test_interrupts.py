@@ -64,7 +64,8 @@ def test_a_second_interrupt_is_not_held_back(tmp_path: Path) -> None:
 def test_an_interrupt_in_the_last_step_lets_the_run_end(tmp_path: Path) -> None:
     outcome = trained(plan(), tmp_path, progress=at_step(STEPS - 1, interrupt))
     assert outcome.status.status == "done"
-    assert {file.name for file in outcome.folder.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
+    files = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}
+    assert {file.name for file in outcome.folder.iterdir()} == files
 
 
 class Crash(BaseException):

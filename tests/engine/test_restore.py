@@ -96,6 +96,7 @@ def test_folders_that_are_no_runs(tmp_path: Path, copy: Path) -> None:
 
 def test_damaged_and_missing_models(copy: Path) -> None:
     model = copy / "model.safetensors"
+    (copy / "best.safetensors").unlink()
     model.write_bytes(model.read_bytes()[:100])
     with pytest.raises(UserError, match=r"is damaged: delete .*, and train"):
         restore(copy)

@@ -25,10 +25,11 @@ def plan(
 
 
 def saved_results(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:
-    """Everything that a run left but how long it took: records, status, model."""
+    """Everything that a run left but how long it took: records, status, models of the last and the best step."""
     folder = RunFolder(out, run)
     records, status = folder.read()
-    return [replace(record, seconds=0.0) for record in records], status, folder.model_file.read_bytes()
+    models = folder.model_file.read_bytes() + (folder.best_file.read_bytes() if folder.best_file.exists() else b"")
+    return [replace(record, seconds=0.0) for record in records], status, models
 
 
 @cache

@@ -40,7 +40,7 @@ def rows(run: Run, luck: random.Random) -> list[Record]:
 def keep(folder: Path, run: Run, luck: random.Random, ended: bool = True) -> None:
     kept = RunFolder(folder, run)
     kept.create()
-    status = Status(run.id, run.steps - 1, "done", "", "a card", "domainwise abc, torch 2", "2026-11-15")
+    status = Status(run.id, run.steps - 1, "done", "", "a card", "domainwise abc, torch 2", "2026-11-15", 2)
     kept.append([*rows(run, luck), *([status] if ended else [])])
 
 
@@ -56,6 +56,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_rule_chooses_the_same(sweep: Path, tmp_path: Path) -> None:
     done = publish(sweep, tmp_path)
     assert (done.runs, done.unfinished, done.of_unfinished_draws) == (len(PLAN.runs()), 0, 0)
+    assert done.without_provenance == 0
     for own, published in zip(groups(collect(sweep)), groups(collect(tmp_path)), strict=True):
         for rule in RULES:
             assert choices(published.curves, rule) == choices(own.curves, rule)
@@ -123,7 +124,8 @@ def test_a_sweep_continues_from_what_was_published(sweep: Path, tmp_path: Path) 
     for run in runs[2:] + runs[:1]:
         before, status = RunFolder(sweep, run).read()
         after, again = RunFolder(tmp_path / "again", run).read()
-        assert again == status and again is not None and (again.device, again.date) == ("a card", "2026-11-15")
+        assert again == status and again is not None
+        assert (again.device, again.threads, again.date) == ("a card", 2, "2026-11-15")
         assert [row.accuracy for row in after] == [row.accuracy for row in before]
         assert [row.loss for row in after] == pytest.approx([row.loss for row in before], rel=1e-2)
         assert [row.seconds for row in after] == pytest.approx([row.seconds for row in before], abs=0.06)
@@ -181,13 +183,30 @@ def test_the_commands(sweep: Path, tmp_path: Path, domainwise: Command) -> None:
     own, published = (domainwise("table", folder, "--selection", "all", "--json") for folder in (sweep, target))
     assert own.status == 0 and own.out == published.out
     text = (target / "tables.md").read_text()
-    assert "oracle validation" in text and f"{len(PLAN.runs())} runs: a card, domainwise abc, torch 2, 2026" in text
+    assert (
+        "oracle validation" in text
+        and f"{len(PLAN.runs())} runs: a card, 2 threads, domainwise abc, torch 2, 2026" in text
+    )
     assert f"{len(PLAN.runs())} done" in domainwise("status", target).out
     assert domainwise("figure", "curves", target, "--out", tmp_path / "curves.svg").status == 0
     page = domainwise("report", target, "--out", tmp_path / "page.html")
     assert page.status == 0 and "2 algorithms" in (tmp_path / "page.html").read_text()
     unpacked = domainwise("unpack", target, tmp_path / "again", "--json")
     assert json.loads(unpacked.out) == {"written": len(PLAN.runs()), "there_already": 0}
+
+
+def test_runs_without_provenance_are_published_and_counted(tmp_path: Path, domainwise: Command) -> None:
+    for number, run in enumerate(replace(PLAN, pairs=False, draws=1, trials=1).runs()):
+        keep(tmp_path / "sweep", run, random.Random(number))
+        if number < 2:
+            RunFolder(tmp_path / "sweep", run).rewind(run.steps)
+            RunFolder(tmp_path / "sweep", run).append([Status(run.id, run.steps - 1, "done", "")])
+    assert publish(tmp_path / "sweep", tmp_path / "a").without_provenance == 2
+    told = " ".join(domainwise("publish", tmp_path / "sweep", tmp_path / "b").out.split())
+    assert "2 of them lack provenance (device and software)" in told
+    assert (
+        json.loads(domainwise("publish", tmp_path / "sweep", tmp_path / "b", "--json").out)["without_provenance"] == 2
+    )
 
 
 def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwise: Command) -> None:

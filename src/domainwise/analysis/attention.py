@@ -51,8 +51,10 @@ class AttentionComparison:
     area: float | None = None
 
 
-def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu") -> list[TrainedRun]:
-    """The models of several folders, with one copy of their data; they must be comparable."""
+def restore_all(
+    folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu", save: str = "best"
+) -> list[TrainedRun]:
+    """The models of several folders, with one copy of their data; they must be comparable. `save` as in `restore`."""
     models: list[TrainedRun] = []
     for folder in folders:
         run = finished(folder).run
@@ -60,7 +62,7 @@ def restore_all(folders: Sequence[Path], data_root: Path | None = None, device: 
             other = f"{run}, images of {run.image_size} pixels"
             raise UserError(f"{other}, cannot be compared with {models[0].run}: give runs on the same data")
         environments = models[0].environments if models else None
-        models.append(restore(folder, data_root=data_root, environments=environments, device=device))
+        models.append(restore(folder, data_root=data_root, environments=environments, device=device, save=save))
     return models
 
 

@@ -154,7 +154,7 @@ def _worst(scores: list[DomainAudit], classes: tuple[str, ...]) -> tuple[WorstPa
 
 @dataclass(frozen=True)
 class SelectedAudit:
-    """A run, the choices of each rule in it, and the audit of its model after the last step."""
+    """A run, the choices of each rule in it, and the audit of its model, which says of which step its weights are."""
 
     run: Run
     choices: Mapping[str, Selection]
@@ -167,8 +167,9 @@ class SelectedAudit:
         return facts | {"draw": run.draw, "trial": run.trial, "chosen": chosen, **self.audit}
 
     def __str__(self) -> str:
+        weights = f" ({self.audit['weights']})" if "weights" in self.audit else ""
         rules = ", ".join(f"{rule} ({100 * choice.accuracy:.1f} %)" for rule, choice in self.choices.items())
-        return f"{self.run}, draw {self.run.draw}: chosen by {rules}. {self.audit['sentence']}"
+        return f"{self.run}, draw {self.run.draw}: chosen by {rules}. {self.audit['sentence']}{weights}"
 
 
 def selected_runs(collection: Collection, wanted: RunFilter) -> dict[Run, dict[str, Selection]]:
@@ -195,7 +196,7 @@ def audit_selected(folder: Path, wanted: RunFilter, data_root: Path | None, devi
             known = data.get((run.dataset, run.image_size))
             trained = restore(run_folder.path, data_root=data_root, device=device, environments=known)
             data = {(run.dataset, run.image_size): trained.environments}
-            summary = _summary(audit(trained, data_root))
+            summary = _summary(audit(trained, data_root)) | {"weights": trained.weights}
             run_folder.save_audit(summary)
         if summary is not None:
             any_audited = True

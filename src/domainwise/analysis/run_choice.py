@@ -14,7 +14,7 @@ from domainwise.protocol.selection import Column, Search, searches, select
 from domainwise.sweeps.collection import collect
 
 RULE = "training-domain"
-"""Selects the run of each method; its model is that after the last step, the only one that is saved."""
+"""Selects the run of each method and, where the run has kept them, the weights of its model."""
 
 
 @dataclass(frozen=True)

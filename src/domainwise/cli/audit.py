@@ -1,7 +1,7 @@
 """`domainwise audit`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,14 +57,16 @@ def audit(
         _print_selected(runs, run_filter, data_root, device, as_json)
         return
     folders = run_folders(runs, run_filter)
-    audits = [audit_model(trained, data_root) for trained in restore_all(folders, data_root, device)]
+    models = restore_all(folders, data_root, device)
+    audits = [audit_model(trained, data_root) for trained in models]
     if out is not None:
         save(audit_figure(audits), out)
     if as_json:
-        print_json({"audits": [_as_json(one) for one in audits], "picture": str(out) if out else None})
+        found = [_as_json(one) | {"weights": trained.weights} for one, trained in zip(audits, models, strict=True)]
+        print_json({"audits": found, "picture": str(out) if out else None})
         return
-    for one in audits:
-        console.print(_table(one))
+    for one, trained in zip(audits, models, strict=True):
+        console.print(replace(_table(one), caption=trained.weights))
         for sentence in one.sentences:
             say(f"  {sentence}")
     if out is not None:

@@ -43,7 +43,8 @@ def cam(
 ) -> None:
     """Where do models look? Grad-CAM side by side, on the same images of a domain that none of them saw.
 
-    Of a sweep, each method's run is the one that training-domain validation prefers, as it was after its last step.
+    Of a sweep, each method's run is the one that training-domain validation prefers, with the weights of the
+    step that it prefers.
     Where the object's outline is known (BackgroundDigits), also the share of the heat that falls on it.
     """
     from domainwise.analysis import attention
@@ -64,8 +65,11 @@ def cam(
         comparison = attention.compare_attention(models, rows, layer, method)
     save(heatmap_grid(comparison), out)
     if as_json:
-        print_json(_as_json(comparison) | {"picture": str(out)})
+        weights = {trained.run.id: trained.weights for trained in models}
+        print_json(_as_json(comparison) | {"weights": weights, "picture": str(out)})
         return
+    for trained in models:
+        say(f"{trained.run}: {trained.weights}", errors_console)
     if comparison.area is not None:
         _print_shares(comparison)
     say(f"Picture: {out}")

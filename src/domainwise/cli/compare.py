@@ -41,6 +41,7 @@ def compare(
     dry_run: options.DryRun = False,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -68,6 +69,7 @@ def compare(
         network=named,
         seed=seed,
         precision=precision,
+        threads=threads,
         hparams=options.parse_hparams(hparam or []),
         weights=weights,
         image_size=image_size,
@@ -96,7 +98,9 @@ def compare(
     best = result.chosen()
     if out is not None:
         with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
-            refitted(plan, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress)
+            model = refitted(
+                plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
+            )
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
@@ -107,4 +111,5 @@ def compare(
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
     say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")
     if out is not None:
-        say(f"Model: {out} (for predict, evaluate, export, drift).")
+        say(f"Model: {out}, {model.weights} (for predict, evaluate, export, drift).")
+        say(f"{best.algorithm}: {model.unseen}")

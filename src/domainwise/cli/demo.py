@@ -96,6 +96,7 @@ def draw_pictures(runs: "Sequence[Run]", out: Path) -> list[Path]:
     """Sample images of each domain, and the perturbations that DAT learned in its first run that is done."""
     from domainwise.data.catalogue import DATASETS
     from domainwise.protocol.records import RunFolder
+    from domainwise.protocol.saved_weights import saved_weights
     from domainwise.reports import pictures
 
     environments = DATASETS[DATASET].load()
@@ -104,6 +105,6 @@ def draw_pictures(runs: "Sequence[Run]", out: Path) -> list[Path]:
     folders = [RunFolder(out, run) for run in runs if run.algorithm == "DAT"]
     if folder := next((folder for folder in folders if folder.model_file.exists()), None):
         written.append(out / "perturbations.png")
-        delta = folder.load_model()["delta"]
+        delta = saved_weights(folder).tensors["delta"]
         pictures.perturbations(environments, folder.run.train_domains, delta, written[1])
     return written

@@ -59,5 +59,6 @@ def drift(
             table.add_row(escape(domain), str(count), *measured)
         console.print(table)
         say(result.sentence)
+        say(f"Features: {loaded.weights}.")
     if unreadable:
         raise typer.Exit(1)

@@ -29,5 +29,6 @@ def export(
     from domainwise.models.export import export as write
     from domainwise.models.folder import load_model
 
-    file = write(load_model(model, device="cpu"), to, out or model / f"model{SUFFIXES.get(to, '')}")
-    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata describe its input")
+    loaded = load_model(model, device="cpu")
+    file = write(loaded, to, out or model / f"model{SUFFIXES.get(to, '')}")
+    say(f"{file}: agrees with the model to {TOLERANCE:g}; its metadata describe its input; {loaded.weights}")

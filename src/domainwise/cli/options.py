@@ -50,14 +50,26 @@ Track = Annotated[list[str] | None, typer.Option(help="Also record, per training
 LogTo = Annotated[
     list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
 ]
+Save = Annotated[
+    str,
+    typer.Option(
+        help="Weights of the model: best (the step that training-domain validation selects) or last.",
+        autocompletion=complete.among("best", "last"),
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[
+    int, typer.Option(help="CPU threads per run, part of its identity: results differ in rounding.", min=1)
+]
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 
 # Searches, and where their runs go
 Algorithms = Annotated[str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)]
 Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")]
 On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
-Workers = Annotated[int | None, typer.Option(help="Processes on this machine (default: one per core or GPU).", min=1)]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes on this machine (default: one per GPU, or cores / --threads).", min=1)
+]
 PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
 Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]

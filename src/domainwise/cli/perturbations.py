@@ -32,7 +32,8 @@ def perturbations(
     from domainwise.reports.style import save, writable_picture
 
     writable_picture(out)
-    measured = measure(restore(folder_with_perturbations(run_folders([run])), data_root=data_root))
+    trained = restore(folder_with_perturbations(run_folders([run])), data_root=data_root)
+    measured = measure(trained)
     save(perturbation_figure(measured), out)
     if as_json:
         domains = [
@@ -47,7 +48,8 @@ def perturbations(
             }
             for one in measured.domains
         ]
-        print_json({"method": measured.method, "domains": domains, "sentence": measured.sentence, "picture": str(out)})
+        found = {"method": measured.method, "domains": domains, "sentence": measured.sentence}
+        print_json(found | {"weights": trained.weights, "picture": str(out)})
         return
     headings = ("domain", "norm", "low frequency", "white noise", "its images", "cosine with background", "by chance")
     rows = []
@@ -55,6 +57,6 @@ def perturbations(
         shares = (one.spectrum.low, one.noise_low, one.images_low)
         percent = [f"{100 * share:.1f} %" for share in shares]
         rows.append([one.domain, f"{one.norm:.2f}", *percent, f"{one.cosine:+.3f}", f"±{one.chance:.3f}"])
-    console.print(Table(headings, rows))
+    console.print(Table(headings, rows, caption=trained.weights))
     say(measured.sentence)
     say(f"Picture: {out}")

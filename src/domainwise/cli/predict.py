@@ -53,6 +53,7 @@ def predict(
 
     loaded = load_model(model, device=device)
     paths = find_images(images)
+    log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         if csv_file.is_dir():
             raise UserError(f"--csv {csv_file} is a folder: name a file")
@@ -126,7 +127,8 @@ def evaluate(
         print_json(result.as_json())
         return
     title = escape(f"Accuracy of {model} on {environments.name}, per cent")
-    caption = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
+    made = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
+    caption = f"{made}; {loaded.weights}"
     table = Table(title=title, caption=escape(caption))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()

@@ -30,9 +30,15 @@ def publish(
     size = done.file.stat().st_size
     if as_json:
         left = {"unfinished": done.unfinished, "of_unfinished_draws": done.of_unfinished_draws}
-        print_json({"file": str(done.file), "runs": done.runs, "bytes": size, "left_out": left})
+        unknown = {"without_provenance": done.without_provenance}
+        print_json({"file": str(done.file), "runs": done.runs, "bytes": size, "left_out": left} | unknown)
         return
     say(f"{done.file}: {counted(done.runs, 'run')}, {size / 1000:.0f} kB")
+    if done.without_provenance:
+        say(
+            f"{done.without_provenance} of them lack provenance (device and software): records of an early version, or "
+            "of lost workers; delete the folders of such runs, and the sweep's command trains them again"
+        )
     if done.unfinished or done.of_unfinished_draws:
         say(
             f"left out: {counted(done.unfinished, 'run')} not ended, and {done.of_unfinished_draws} of draws that are "

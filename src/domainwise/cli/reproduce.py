@@ -40,6 +40,7 @@ def reproduce(
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def reproduce(
         network=network,
         seed=seed,
         precision=precision,
+        threads=threads,
         weights=weights,
         image_size=image_size,
     )

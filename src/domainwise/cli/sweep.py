@@ -67,6 +67,7 @@ def sweep(
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -87,6 +88,7 @@ def sweep(
         network=named,
         seed=seed,
         precision=precision,
+        threads=threads,
         weights=weights,
         full_curves=full_curves,
         image_size=image_size,
@@ -218,7 +220,7 @@ def print_estimate(
             if local:
                 raise
             reason = str(error)
-    at_once = (launcher["workers"] or default_workers(settings.device)) if local else 1
+    at_once = (launcher["workers"] or default_workers(settings.device, missing)) if local else 1
     if as_json:
         rounded = None if seconds is None else round(seconds)
         estimate: dict[str, Any] = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}

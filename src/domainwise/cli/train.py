@@ -1,7 +1,7 @@
 """`domainwise train`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +9,9 @@ from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
 from domainwise.core import torchrun
+
+if TYPE_CHECKING:
+    from domainwise.engine.train import TrainingResult
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
@@ -39,6 +42,10 @@ def train(
     weights: options.Weights = "",
     steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
     evaluate_every: options.EvaluateEvery = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Fraction of every domain to validate with, not trained on (default: the dataset's)."),
+    ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
     precision: options.Precision = "auto",
@@ -47,9 +54,11 @@ def train(
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),
+    save: options.Save = "best",
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
+    threads: options.Threads = 1,
     seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -71,6 +80,8 @@ def train(
         network=named,
         seed=seed,
         precision=precision,
+        threads=threads,
+        held_out=held_out,
         hparams=options.parse_hparams(hparam or []),
         weights=weights,
         full_curves=full_curves,
@@ -80,27 +91,38 @@ def train(
     )
     run = plan_run(chosen, algorithm, unseen, training, train_domains=train_domain, draw=draw, trial=trial)
     with training_progress(str(run), run.steps) as progress:
-        outcome = train_run(run, out, device=device, data_root=data_root, progress=progress, log_to=log_to or [])
+        outcome = train_run(
+            run, out, device=device, data_root=data_root, log_to=log_to or [], save=save, progress=progress
+        )
     if torchrun.rank():
         return
+    model = None
     if outcome.status.status == "done":
-        trained_model(outcome, chosen.load(data_root, run.image_size), device).save(out)
+        model = trained_model(outcome, chosen.load(data_root, run.image_size), device, save)
+        model.save(out)
     if as_json:
-        final = [
-            {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss}
-            for r in outcome.last_evaluation
-        ]
+        chosen_step = outcome.selected_step
+        selected = None if chosen_step is None else {"step": chosen_step, "scores": _scores(outcome, chosen_step)}
         summary = {
             "run": run.describe(),
             "id": run.id,
             "status": outcome.status.status,
             "reason": outcome.status.reason,
         }
-        print_json(summary | {"folder": str(outcome.folder), "final": final})
+        final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
+        weights = None if model is None else model.weights
+        print_json(summary | {"folder": str(outcome.folder), "final": final, "selected": selected, "weights": weights})
     else:
         console.print(outcome)
-        model = f"Model: {out} (for predict, evaluate, export, drift). " if outcome.status.status == "done" else ""
-        say(f"{model}Records: {outcome.folder}")
+        use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "
+        say(f"{use}Records: {outcome.folder}")
     if outcome.status.status != "done":
         say(f"{run} {outcome.status.status}: {outcome.status.reason}", errors_console)
         raise typer.Exit(1)
+
+
+def _scores(outcome: "TrainingResult", step: int) -> list[dict[str, Any]]:
+    """The evaluation after a step, a row per domain and split."""
+    return [
+        {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in outcome.evaluation(step)
+    ]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from domainwise.core.errors import UserError, unknown
 from domainwise.core.seeds import permutation
+from domainwise.core.threads import cpu_threads
 from domainwise.data.items import read_items
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.protocol.runs import HELD_OUT
@@ -158,7 +159,8 @@ class Environments:
         if not self.vectors:
             return self
         known = self.images[rows.to(self.images.device)]
-        mean, std = known.mean(0), known.std(0, unbiased=False)
+        with cpu_threads(1):  # the same bits in every process
+            mean, std = known.mean(0), known.std(0, unbiased=False)
         if not bool((torch.isfinite(mean) & torch.isfinite(std)).all()):
             column = int((~torch.isfinite(mean + std)).nonzero()[0])
             raise UserError(f"{self.name}: the numbers of column {column} are too large to be standardised: rescale it")

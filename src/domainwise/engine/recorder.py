@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from domainwise.core.provenance import provenance
+from domainwise.engine.best import BestWeights
 from domainwise.engine.evaluation import Split
 from domainwise.engine.execution.ranks import SharedRunFolder
 from domainwise.engine.penalties import track_penalties
@@ -30,6 +31,8 @@ class Recorder:
     ) -> None:
         self.session, self.folder, self.checkpoint_seconds = session, folder, checkpoint_seconds
         self.records = folder.rewind(session.next_step - 1)
+        self.best = BestWeights(session.run, session.algorithm)
+        self.best.load_state(checkpoint.get("best") if checkpoint else None, self.records)
         self.trackers = Trackers(log_to if folder.ranks.is_rank_zero else (), session.run, folder.path)
         self._saved = time.monotonic()
         self._started = self._saved - (checkpoint["seconds"] if checkpoint else 0.0)
@@ -51,18 +54,24 @@ class Recorder:
         self.trackers.record(step, rows)
         log.debug("%s: evaluated after step %d", run.id, step)
         self.records += rows
+        if self.folder.ranks.is_rank_zero:  # which writes for all
+            self.best.consider(rows)
+
+    def _provenance(self) -> dict[str, Any]:
+        return provenance(self.session.device) | {"threads": self.session.run.threads}
 
     def checkpoint_due(self) -> bool:
         return time.monotonic() - self._saved > self.checkpoint_seconds
 
     def save_checkpoint(self) -> None:
-        self.folder.save_checkpoint(self.session.state() | {"seconds": self.seconds})
+        self.folder.save_checkpoint(self.session.state() | {"seconds": self.seconds, "best": self.best.state()})
         self._saved = time.monotonic()
 
     def finish(self, status: Status) -> Status:
-        """Writes the model, then the status; returns the status with its provenance."""
-        run, status = self.session.run, replace(status, **provenance(self.session.device))
-        self.folder.finish(status, self.session.algorithm.state_dict())
+        """Writes the models of the last and of the best step, then the status; returns it with its provenance."""
+        run, status = self.session.run, replace(status, **self._provenance())
+        best = self.best.saved if status.status == "done" else None
+        self.folder.finish(status, self.session.algorithm.state_dict(), best)
         self.trackers.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
         self.folder.release_locks()

@@ -13,16 +13,18 @@ from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
+from domainwise.protocol.saved_weights import saved_weights
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run: its data, and its algorithm in eval mode with the weights of the last step."""
+    """A finished run: its data, and its algorithm in eval mode; `weights` says of which step."""
 
     run: Run
     environments: Environments
     algorithm: Algorithm
     folder: Path
+    weights: str = ""
 
     def domain_number(self, domain: str) -> int | None:
         """The domain as `Algorithm.predict` takes it: the number of a training domain, None for an unseen one."""
@@ -35,8 +37,13 @@ def restore(
     data_root: Path | None = None,
     environments: Environments | None = None,
     device: str = "cpu",
+    save: str = "best",
 ) -> TrainedRun:
-    """The trained run in `path` (OUT/<run id>), without optimiser and batches; it must have finished successfully."""
+    """The trained run in `path` (OUT/<run id>), without optimiser and batches; it must have finished successfully.
+
+    With `save` "best" it has the weights that training-domain validation selects, where the run has kept them; with
+    "last" those of the last step.
+    """
     folder = finished(Path(path))
     run = folder.run
     data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
@@ -44,14 +51,15 @@ def restore(
     data = data.standardised(torch.cat(rows)).to(pick_device(device))
     sizes = [len(part) for part in rows]
     algorithm = make_algorithm(run.algorithm, run.network, run.hparams, data.preprocessing, sizes, run.precision)
+    weights = saved_weights(folder, save)
     try:
-        algorithm.load_state_dict(folder.load_model())
+        algorithm.load_state_dict(weights.tensors)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{folder.model_file} does not fit its run ({reason}): delete {folder.path}, and train it again"
+            f"the model in {folder.path} does not fit its run ({reason}): delete {folder.path}, and train it again"
         ) from None
-    return TrainedRun(run, data, algorithm, folder.path)
+    return TrainedRun(run, data, algorithm, folder.path, str(weights))
 
 
 def finished(path: Path) -> RunFolder:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from domainwise.algorithms.base import Algorithm
-from domainwise.core import files
+from domainwise.core import files, torchrun
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLocked
 from domainwise.core.table import Table, Tabular
@@ -31,13 +31,18 @@ from domainwise.engine.recorder import Recorder
 from domainwise.engine.session import Session
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
+from domainwise.protocol.saved_weights import check_save, saved_weights
+from domainwise.protocol.selection import Curve, training_domain
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
 class TrainingResult(Tabular):
-    """The records, status and folder of a training, and the trained algorithm (None if it had ended before)."""
+    """The records, status and folder of a training, and the trained algorithm (None if it had ended before).
+
+    `selected_step` is the evaluation that training-domain validation selects, None if no samples were held out.
+    """
 
     run: Run
     records: list[Record]
@@ -47,17 +52,35 @@ class TrainingResult(Tabular):
 
     @property
     def last_evaluation(self) -> list[Record]:
-        return [record for record in self.records if record.step == self.records[-1].step]
+        return self.evaluation(self.records[-1].step) if self.records else []
+
+    @cached_property
+    def selected_step(self) -> int | None:
+        curve = Curve.of(self.run, self.records)
+        scores = training_domain(curve, "") if curve.steps else None
+        return None if scores is None else curve.steps[int(scores.argmax())]
+
+    def evaluation(self, step: int) -> list[Record]:
+        """The records of the evaluation after a step."""
+        return [record for record in self.records if record.step == step]
 
     def as_table(self) -> Table:
-        """The last evaluation, unseen domains marked."""
+        """The selected and the last evaluation, unseen domains marked."""
+        selected = [] if self.selected_step is None else self.evaluation(self.selected_step)
+        shown = {name: rows for name, rows in (("selected", selected), ("last", self.last_evaluation)) if rows}
         rows = []
-        for record in self.last_evaluation:
-            role = "unseen" if record.domain in self.run.test_domains else "trained on"
-            scores = (f"{100 * record.accuracy:.1f} %", f"{record.loss:.3f}")
-            rows.append((f"{record.domain} ({role})", record.split, *scores))
-        caption = f"{self.status.status} after step {self.status.step}"
-        return Table(("domain", "split", "accuracy", "loss"), rows, str(self.run), caption, labels=2)
+        for records in zip(*shown.values(), strict=True):
+            domain, split = records[0].domain, records[0].split
+            role = "unseen" if domain in self.run.test_domains else "trained on"
+            scores = [text for one in records for text in (f"{100 * one.accuracy:.1f} %", f"{one.loss:.3f}")]
+            rows.append((f"{domain} ({role})", split, *scores))
+        how = "no samples were held out of the training domains, so no step is selected"
+        if self.selected_step is not None:
+            how = f"step {self.selected_step} is selected by training-domain validation"
+        steps = [f"{name}: step {records[0].step}" for name, records in shown.items()]
+        headings = ("domain", "split", *(text for step in steps for text in (step, "loss")))
+        caption = f"{self.status.status} after step {self.status.step}; {how}"
+        return Table(headings, rows, str(self.run), caption, labels=2)
 
     def to_records(self) -> list[dict[str, Any]]:
         return [asdict(record) for record in self.records]
@@ -65,6 +88,10 @@ class TrainingResult(Tabular):
 
 Training = Generator[int, None, TrainingResult]
 """A training in progress: yields the number of each step after making it, and returns the result at the end."""
+
+
+LARGE = 2_000_000
+"""Parameters from which a network trains clearly faster on several CPU threads."""
 
 
 class OutOfMemory(UserError):
@@ -85,18 +112,22 @@ def train(
     retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     log_to: Sequence[str] = (),
+    save: str = "best",
     checkpoint_seconds: float = 30.0,
 ) -> TrainingResult:
     """Trains a run, or continues it from its checkpoint; returns the earlier result if it has ended.
 
     With `retry`, a run that failed is trained again, and one whose records are damaged starts from the beginning.
-    `log_to` names trackers that also receive its records: tensorboard, wandb, mlflow.
+    `log_to` names trackers that also receive its records: tensorboard, wandb, mlflow. The algorithm of the result has
+    the weights that `save` names (see `protocol.saved_weights`): "best" or "last".
 
-    Writes run.json, records.jsonl and model.safetensors to `out/<run id>/`. Ctrl-C (or SIGTERM) saves a checkpoint and
-    raises Interrupted; a crash loses at most `checkpoint_seconds` of work.
+    Writes run.json, records.jsonl, model.safetensors (the last step) and best.safetensors (the step that
+    training-domain validation selects) to `out/<run id>/`. Ctrl-C, SIGTERM or a closed terminal save a checkpoint and
+    raise Interrupted; a crash loses at most `checkpoint_seconds` of work.
 
     Processes started by torchrun train this one model together (see `engine.execution.data_parallel`).
     """
+    check_save(save)
     steps = training(
         run,
         out,
@@ -113,7 +144,11 @@ def train(
             try:
                 progress(next(steps))
             except StopIteration as end:
-                return end.value
+                result: TrainingResult = end.value
+                break
+    if save == "best" and result.algorithm is not None and result.status.status == "done" and not torchrun.rank():
+        result.algorithm.load_state_dict(saved_weights(RunFolder(result.folder.parent, run)).tensors)
+    return result
 
 
 def training(
@@ -141,10 +176,18 @@ def training(
     folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()
     execution = Execution.choose(ranks, run.steps)
-    start = partial(Session, run, data, ranks.device, data_root, execution=execution)
+    available = torch.get_num_threads()  # outside of the run's context: one in a worker of a sweep
+
+    def start() -> Session:
+        session = Session(run, data, ranks.device, data_root, execution=execution)
+        parameters = sum(parameter.numel() for parameter in session.algorithm.parameters())
+        if session.device.type == "cpu" and available > run.threads and parameters >= LARGE:
+            _mention_threads(run.threads, available)
+        return session
+
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from isolated(steps, RunContext(ranks.device, run.precision)))
+        return (yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads)))
     except torch.OutOfMemoryError as error:
         if not ranks.is_rank_zero:
             raise  # printed by this rank, since it may be the only one
@@ -152,6 +195,18 @@ def training(
     gc.collect()  # only here: the error, which is gone now, referred to the run's memory
     torch.cuda.empty_cache()
     raise OutOfMemory(f"{run}: {reason}; lower batch_size, use bf16, or share the GPU with fewer runs")
+
+
+@cache
+def _mention_threads(threads: int, available: int) -> None:
+    """Once per process: results depend on the number of threads, so that it is not taken from the machine."""
+    log.warning(
+        "training uses %d of %d CPU threads; threads=%d is faster, but another run: the number of threads belongs to "
+        "a run's identity, because results differ in rounding",
+        threads,
+        available,
+        available,
+    )
 
 
 def _training(

@@ -4,7 +4,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,8 +19,10 @@ from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
+from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
+from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
 from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
@@ -33,18 +34,19 @@ def fit(
     algorithm: str = "DAT",
     *,
     test_domains: Sequence[str | int] | str | int = (),
-    held_out: float | None = None,
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
+    save: str = "best",
     progress: Callable[[int], None] = lambda _: None,
     **options: Unpack[TrainingKeywords],
 ) -> Model:
-    """Trains on every domain but the test domains (by default on all), and returns the model of the last step.
+    """Trains on every domain but the test domains (by default on all), and returns the model of the best step.
 
     The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fraction of every
-    domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy and to measure drift;
-    with 0 every sample is trained on and neither is possible.
+    domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy, to select the best step
+    (training-domain validation) and to measure drift; with 0 every sample is trained on, none of these is possible, and
+    the model is that of the last step. With `save` "last" it always is.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
@@ -60,25 +62,26 @@ def fit(
     else:
         dataset = find_dataset(str(environments)).for_network(training.network)
         data = dataset.load(data_root, training.image_size)
-    if held_out is not None:
-        if not 0 <= held_out < 1:
-            raise UserError(f"held_out={held_out}: must be at least 0 and less than 1")
-        dataset = replace(dataset, held_out=held_out)
     run = plan_run(dataset, algorithm, test_domains, training)
     with records_folder(out) as folder:
-        outcome = train(run, folder, device=device, data_root=data_root, environments=data, progress=progress)
-        model = trained_model(outcome, data, device)
+        outcome = train(
+            run, folder, device=device, data_root=data_root, environments=data, save=save, progress=progress
+        )
+        model = trained_model(outcome, data, device, save)
         if out is not None:
             model.save(folder)
     return model
 
 
-def trained_model(outcome: TrainingResult, environments: Environments, device: str = "auto") -> Model:
-    """The model of a finished training."""
+def trained_model(
+    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "best"
+) -> Model:
+    """The model of a finished training, of its best or its last step (see `protocol.saved_weights`)."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
         advice = "; try a smaller lr" if status.status == "diverged" else ""
         raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
+    weights = saved_weights(RunFolder(outcome.folder.parent, run), save)
     splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
     reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
     card = Card(
@@ -90,28 +93,30 @@ def trained_model(outcome: TrainingResult, environments: Environments, device: s
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        _summary(outcome),
+        _summary(outcome, weights),
         versions(),
     )
-    model = Model(card, RunFolder(outcome.folder.parent, run).load_model(), device=device)
+    model = Model(card, weights.tensors, device=device)
     held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
     with suppress(UserError):  # ARM's features belong to a batch, not to a sample
         model.reference = {domain: model.embed(environments.images[rows]).cpu() for domain, rows in held_out.items()}
     return model
 
 
-def _summary(outcome: TrainingResult) -> dict[str, Any]:
-    """The training of a model and its final accuracies, in plain JSON values."""
-    last = [record for record in outcome.records if record.step == outcome.records[-1].step] if outcome.records else []
+def _summary(outcome: TrainingResult, weights: SavedWeights) -> dict[str, Any]:
+    """The training of a model and the accuracies with its weights, in plain JSON values."""
     accuracy: dict[str, dict[str, float]] = {}
-    for record in last:
+    for record in outcome.evaluation(weights.step):
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
-    seconds = last[-1].seconds if last else 0.0
+    seconds = outcome.records[-1].seconds if outcome.records else 0.0
+    rule = RULE if weights.selected else LAST
     groups = ALGORITHMS[outcome.run.algorithm].batch_dependent
     return {
         "run": json.loads(json.dumps(outcome.run.describe())),
         "id": outcome.run.id,
+        "weights": {"step": weights.step, "selected": weights.selected},
         "accuracy": accuracy,
+        "unseen": estimate_of_run(outcome.evaluation(weights.step), outcome.run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }

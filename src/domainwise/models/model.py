@@ -21,6 +21,8 @@ from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
+from domainwise.models.unseen import describe_estimate
+from domainwise.protocol.saved_weights import describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
@@ -57,6 +59,20 @@ class Model:
     def domains(self) -> tuple[str, ...]:
         """The training domains."""
         return tuple(self.card.domains)
+
+    @property
+    def weights(self) -> str:
+        """Of which step the weights are, in words."""
+        saved, run = self.card.training.get("weights"), self.card.training.get("run")
+        if saved is not None:
+            chosen = self.card.training.get("steps_chosen_by")
+            return describe_step(saved["step"], saved["selected"]) + (f"; {chosen}" if chosen else "")
+        return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
+
+    @property
+    def unseen(self) -> str:
+        """The accuracy to expect on domains it never saw, in words (see `models.unseen`)."""
+        return describe_estimate(self.card.training.get("unseen"))
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ from domainwise.data.environments import Environments
 from domainwise.models.fit import fit, records_folder
 from domainwise.models.model import Model
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, ranked_candidates, train_candidates
+from domainwise.models.unseen import unseen_estimate
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.spaces import HParams
@@ -104,7 +105,7 @@ def tune(
         tuning = choose(plan, folder)
         if not refit:
             return tuning
-        model = refitted(plan, tuning.best, environments, device=device, data_root=data_root, out=out)
+        model = refitted(plan, folder, tuning.best, environments, device=device, data_root=data_root, out=out)
         return replace(tuning, model=model)
 
 
@@ -119,10 +120,20 @@ def choose(plan: Plan, out: Path) -> Tuning:
     return Tuning(tuple(tried))
 
 
-def refitted(plan: Plan, best: Candidate, data: Environments | Path | str, **arguments: Any) -> Model:
+def refitted(plan: Plan, runs: Path, best: Candidate, data: Environments | Path | str, **arguments: Any) -> Model:
     """The best candidate, trained on all domains of the search for its best number of steps.
 
-    `arguments` are further ones of `fit`: device, data_root, out, progress.
+    Its weights are those of the last step: domains left out have chosen the number of steps. Its card holds the
+    accuracy of its algorithm on them (see `models.unseen`). `arguments` are further ones of `fit`: device, data_root,
+    out, progress.
     """
     options = plan.options.changed(hparams=best.hparams, steps=best.steps)
-    return fit(data, best.algorithm, test_domains=plan.test_domains, **arguments, **vars(options))
+    model = fit(data, best.algorithm, test_domains=plan.test_domains, save="last", **arguments, **vars(options))
+    evidence = {
+        "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.algorithm),
+        "steps_chosen_by": "domains left out have chosen the number of steps",
+    }
+    model.card = replace(model.card, training={**model.card.training, **evidence})
+    if arguments.get("out") is not None:
+        model.save(arguments["out"])
+    return model

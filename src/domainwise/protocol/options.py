@@ -1,8 +1,8 @@
 """Training options: what all runs of a study share, whichever algorithm, domains, hyper-parameter draw and trial."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict, Unpack
 
 from domainwise.protocol.spaces import Value
 
@@ -21,6 +21,8 @@ class TrainingKeywords(TypedDict, total=False):
     image_size: int | None
     augmentation: str | None
     track: Sequence[str]
+    threads: int
+    held_out: float | None
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class TrainingOptions:
     """Made once, from flags or arguments, and passed whole. None stands for the dataset's default.
 
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
-    published weights need none. With `full_curves` every split is evaluated, not only those that selection needs.
+    published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
+    computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
+    on; with 0 there is no validation by training domains.
     """
 
     steps: int | None = None
@@ -42,10 +46,20 @@ class TrainingOptions:
     image_size: int | None = None
     augmentation: str | None = None
     track: tuple[str, ...] = ()
+    threads: int = 1
+    held_out: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values; fields added after plans were published are left out at their defaults."""
+        return {
+            one.name: value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default or one.name not in ("threads", "held_out")
+        }
 
     def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]

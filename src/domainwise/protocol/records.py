@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
+from domainwise.core.weights_file import load_weights, read_metadata, save_weights
 from domainwise.protocol.runs import Run
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Status:
     device: str = field(default="", compare=False)
     software: str = field(default="", compare=False)
     date: str = field(default="", compare=False)
+    threads: int | None = field(default=None, compare=False)
+
+    @property
+    def has_provenance(self) -> bool:
+        """Whether the device and the software that made the run are known."""
+        return bool(self.device and self.software)
 
 
 class RunFolder:
@@ -78,6 +85,7 @@ class RunFolder:
         self.penalties_file = self.path / "penalties.jsonl"
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
+        self.best_file = self.path / "best.safetensors"
         self.audit_file = self.path / "audit.json"
 
     @classmethod
@@ -187,14 +195,27 @@ class RunFolder:
             return None
         return state
 
-    def finish(self, status: Status, model: "dict[str, Tensor]") -> None:
-        """Saves the model, then says how the run ended, then forgets the checkpoint."""
+    def finish(
+        self, status: Status, model: "dict[str, Tensor]", best: "tuple[int, dict[str, Tensor]] | None" = None
+    ) -> None:
+        """Saves the model (and that of the best step, if there is one), then the status, then drops the checkpoint."""
         import safetensors.torch
 
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.items()}
         files.write(self.model_file, safetensors.torch.save(tensors))
+        if best is None:
+            self.best_file.unlink(missing_ok=True)
+        else:
+            save_weights(self.best_file, best[1], {"step": str(best[0])})
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
+
+    def load_best(self) -> "tuple[int, dict[str, Tensor]] | None":
+        """The step that training-domain validation selected and its weights; runs of earlier versions have none."""
+        if not self.best_file.is_file():
+            return None
+        tensors = load_weights(self.best_file, "delete it, and those of the last step are used")
+        return int(read_metadata(self.best_file)["step"]), tensors
 
     def save_audit(self, audit: dict[str, Any]) -> None:
         """Saves the summary of the model's audit with its run."""
@@ -232,10 +253,10 @@ def _parse(row: Any) -> Record | Status:
 
 
 def _lines(rows: Iterable[Record | PenaltyRecord | Status]) -> bytes:
-    return "".join(json.dumps(_values(row)) + "\n" for row in rows).encode()
+    return "".join(json.dumps(row_values(row)) + "\n" for row in rows).encode()
 
 
-def _values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
+def row_values(row: Record | PenaltyRecord | Status) -> dict[str, Any]:
     """All fields but those that are None, which earlier versions do not know."""
     return {name: value for name, value in asdict(row).items() if value is not None}
 

@@ -52,7 +52,8 @@ class Run:
     `variant` names the search where one algorithm is searched in several spaces. `weights` is the file that a
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
-    selection rules need.
+    selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
+    amplifies.
     """
 
     dataset: str
@@ -77,6 +78,7 @@ class Run:
     image_size: int = 0
     full_curves: bool = False
     format: int = FORMAT
+    threads: int = added(1)
 
     @classmethod
     def plan(cls, *args: Any, **kwargs: Any) -> "Run":

@@ -115,6 +115,14 @@ def training_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001
     return curve.mean(curve.run.train_domains, "out")
 
 
+def training_domain_score(run: Run, accuracy: Mapping[tuple[str, str], float]) -> float | None:
+    """The same for one evaluation; None if a training domain has no `out` split."""
+    values = [accuracy.get((domain, "out")) for domain in run.train_domains]
+    if None in values:
+        return None
+    return float(np.mean([[value, value] for value in values], axis=0)[0])  # two columns: added as those of a curve
+
+
 def oracle(curve: Curve, unseen: str) -> Floats | None:
     """At the last evaluation only, the highest `out` accuracy of the unseen domain: test-domain validation."""
     out = curve.accuracy.get((unseen, "out"), curve.accuracy.get((unseen, "in")))

@@ -21,12 +21,16 @@ TABLES = "tables.md"
 
 @dataclass(frozen=True)
 class Publication:
-    """The file written, its runs, and how many were left out: unfinished ones, and ended ones of unfinished draws."""
+    """The file written, its runs, and how many were left out: unfinished ones, and ended ones of unfinished draws.
+
+    Of the runs `without_provenance` nobody can say on which device and with which software they were made.
+    """
 
     file: Path
     runs: int
     unfinished: int
     of_unfinished_draws: int
+    without_provenance: int
 
 
 def publish(folder: Path, target: Path) -> Publication:
@@ -52,7 +56,8 @@ def publish(folder: Path, target: Path) -> Publication:
     rendered = [table.as_table().markdown() for rule in RULES for table in tables(published, rule)]
     made = origins(collection.statuses[key] for key in sorted(comparable))
     files.write(target / TABLES, "\n".join([*rendered, *made]))
-    return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable))
+    unknown = sum(not collection.statuses[key].has_provenance for key in comparable)
+    return Publication(file, len(comparable), len(collection.runs) - len(ended), len(ended - comparable), unknown)
 
 
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
@@ -75,10 +80,11 @@ def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str])
 
 
 def origins(statuses: Iterable[Status]) -> list[str]:
-    """On which devices, with which software and when the runs were made, a line each."""
-    made: dict[tuple[str, str, str], int] = {}
+    """On which devices, with how many threads, with which software and when the runs were made, a line each."""
+    made: dict[tuple[str, str, str, str], int] = {}
     for status in statuses:
-        key = (status.device, status.software, status.date)
+        threads = "" if status.threads is None else counted(status.threads, "thread")
+        key = (status.device, threads, status.software, status.date)
         made[key] = made.get(key, 0) + 1
     return [
         f"{counted(count, 'run')}: {', '.join(part for part in key if part)}\n"

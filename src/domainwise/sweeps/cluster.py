@@ -12,8 +12,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLocked, lock_holder
@@ -65,11 +63,10 @@ class Cluster(Protocol):
 
 
 def train_task(run: Run, settings: Settings) -> None:
-    """Trains one run on one thread; an error is written to the run's records.
+    """Trains one run; an error is written to the run's records.
 
     A signal that comes while the data is loaded takes effect after the first step.
     """
-    torch.set_num_threads(1)
     plugins.add(settings.plugins)
 
     def stop_if_requested(_: int) -> None:
@@ -90,7 +87,7 @@ def train_task(run: Run, settings: Settings) -> None:
         except (RunLocked, Interrupted):
             return
         except Exception as error:
-            mark_failed(settings.out, run, error)
+            mark_failed(settings.out, run, error, settings.device)
 
 
 def execute_on(cluster: Cluster, runs: Sequence[Run], settings: Settings) -> Generator[Event]:

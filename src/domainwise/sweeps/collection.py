@@ -40,6 +40,7 @@ class Experiment:
     seed: int
     unused: tuple[str, ...]
     """Domains that were neither trained nor tested on."""
+    threads: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +100,7 @@ def experiment(run: Run) -> Experiment:
     unused = tuple(domain for domain in known if domain not in used)
     weights = WeightsReference.parse(run.weights).fingerprint
     facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
-    return Experiment(run.dataset, run.setting, *facts, unused)
+    return Experiment(run.dataset, run.setting, *facts, unused, run.threads)
 
 
 def is_companion(run: Run) -> bool:

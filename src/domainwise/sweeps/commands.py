@@ -22,11 +22,12 @@ ALWAYS_NAMED = ("precision", "draws", "trials")
 def sweep_command(plan: Plan, out: Path) -> str | None:
     """`domainwise sweep`, or `compare` of candidates, with what differs from its defaults.
 
-    None where no option says it: ranges of `reproduce`, cells of a grid, and what only `tune` can be asked for.
+    None where no option says it: ranges of `reproduce`, cells of a grid, what only `tune` can be asked for, and a
+    fraction held out.
     """
     candidates = plan.search == "candidates"
     only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
-    if plan.ranges or plan.variant or only_tune:
+    if plan.ranges or plan.variant or only_tune or plan.options.held_out is not None:
         return None
     of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
     of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
@@ -59,10 +60,12 @@ def train_command(run: Run, out: Path) -> str | None:
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
     further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
+    further["threads"] = run.threads if run.threads > 1 else 0
     facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:
         plain = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts)
+        facts |= {"held_out": run.held_out} if run.held_out != plain.held_out else {}
         fixed = {name: value for name, value in run.hparams.items() if plain.hparams.get(name) != value}
         same = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts, hparams=fixed)
     except UserError:

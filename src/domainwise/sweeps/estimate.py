@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from domainwise.core.threads import cpu_threads
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
@@ -23,27 +24,23 @@ LARGE_IMAGE, FEW_IMAGES = 64, 2
 
 
 def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
-    """The sum over all runs of the time on one thread, or one GPU.
+    """The sum over all runs of the time on their threads, or on one GPU.
 
     Each algorithm is timed once, at its smallest batch, or a smaller one if that takes long; the time of a step is
     taken to be proportional to its batch, which holds for a busy device.
     """
     target = pick_device(device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        costs: dict[tuple[str, str, str], tuple[float, float]] = {}
-        total = 0.0
-        for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
-            key = (run.dataset, run.algorithm, run.network)
-            if key not in costs:
+    costs: dict[tuple[str, str, str, int], tuple[float, float]] = {}
+    total = 0.0
+    for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
+        key = (run.dataset, run.algorithm, run.network, run.threads)
+        if key not in costs:
+            with cpu_threads(run.threads):
                 costs[key] = _measure(run, target, data_root)
-            per_image, per_evaluation = costs[key]
-            evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
-            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
-        return total
-    finally:
-        torch.set_num_threads(threads)
+        per_image, per_evaluation = costs[key]
+        evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
+        total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
+    return total
 
 
 def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.errors import UserError
+from domainwise.core.provenance import provenance
 from domainwise.data.catalogue import data_root
 from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
@@ -101,12 +102,13 @@ def final_status(run: Run, settings: Settings) -> Status | None:
     return None if status is not None and status.status == "failed" and settings.retry else status
 
 
-def mark_failed(out: Path, run: Run, reason: Exception | str) -> Status:
-    """Writes to a run's records that it failed, and why."""
+def mark_failed(out: Path, run: Run, reason: Exception | str, device: str | None = None) -> Status:
+    """Writes to a run's records that it failed, and why; on this device, unless it was lost on another machine."""
     if isinstance(reason, Exception) and not isinstance(reason, UserError):
         reason = f"{type(reason).__name__}: {reason}"
     folder = RunFolder(out, run)
     folder.create()
-    status = Status(run.id, folder.last_step() or 0, "failed", " ".join(str(reason).split())[:500])
+    made_with = {} if device is None else provenance(pick_device(device)) | {"threads": run.threads}
+    status = Status(run.id, folder.last_step() or 0, "failed", " ".join(str(reason).split())[:500], **made_with)
     folder.append([status])
     return status

@@ -79,6 +79,9 @@ class InterleavedRuns:
         except RunLocked:
             return "locked"
         except OutOfMemory as error:
-            return "out of memory" if len(self.trainings) > 1 else mark_failed(self.settings.out, run, error)
+            return "out of memory" if len(self.trainings) > 1 else self._failed(run, error)
         except Exception as error:
-            return mark_failed(self.settings.out, run, error)
+            return self._failed(run, error)
+
+    def _failed(self, run: Run, error: Exception) -> Status:
+        return mark_failed(self.settings.out, run, error, self.settings.device)

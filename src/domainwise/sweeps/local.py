@@ -1,8 +1,8 @@
-"""Runs in parallel on one machine: worker processes of one thread each, in each of which runs may be interleaved.
+"""Runs in parallel on one machine: worker processes, in each of which runs may be interleaved.
 
-There is one worker per core with one run each, or one worker per GPU with several. The runs of a worker that dies
-(killed, out of memory) continue from their checkpoints, each alone in a worker, up to ATTEMPTS times. A worker whose
-driver is gone saves its runs and stops. Runs that another driver trains are waited for.
+There is one worker per core with one run each (fewer if runs have several threads), or one worker per GPU with several.
+The runs of a worker that dies (killed, out of memory) continue from their checkpoints, each alone in a worker, up to
+ATTEMPTS times. A worker whose driver is gone saves its runs and stops. Runs that another driver trains are waited for.
 """
 
 import multiprocessing
@@ -52,16 +52,18 @@ def _execute(runs: Sequence[Run], settings: Settings, workers: int | None, per_g
     yield from unfinished(runs, settings, waiting)
     per_worker = per_gpu or _runs_per_worker(waiting, settings)
     needed = -(-len(waiting) // per_worker)
-    pool = _Pool(waiting, settings, min(workers or default_workers(settings.device), needed), per_worker)
+    pool = _Pool(waiting, settings, min(workers or default_workers(settings.device, waiting), needed), per_worker)
     try:
         yield from pool.work()
     finally:
         pool.close()
 
 
-def default_workers(device: str) -> int:
-    """One per GPU, or one per core."""
-    return torch.cuda.device_count() if pick_device(device).type == "cuda" else os.cpu_count() or 1
+def default_workers(device: str, runs: Collection[Run] = ()) -> int:
+    """One per GPU, or as many as the cores can give the threads of a run."""
+    if pick_device(device).type == "cuda":
+        return torch.cuda.device_count()
+    return max(1, (os.cpu_count() or 1) // max((run.threads for run in runs), default=1))
 
 
 def _runs_per_worker(runs: Collection[Run], settings: Settings) -> int:
@@ -114,7 +116,7 @@ class _Pool:
                     self.waiting.append(run)
                 else:
                     reason = f"its worker died {ATTEMPTS} times (killed, or out of memory)"
-                    yield Event(run, 0, mark_failed(self.settings.out, run, reason))
+                    yield Event(run, 0, mark_failed(self.settings.out, run, reason, self.settings.device))
             return
         if isinstance(update, int):
             yield Event(worker.runs[run_id], update)
@@ -195,7 +197,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _work(pipe: "Connection[tuple[str, RunUpdate], Run]", settings: Settings, number: int) -> None:
     """A worker process: receives runs from the pipe and sends updates, until the driver closes the pipe."""
     os.setsid()  # Ctrl-C in the terminal reaches the driver alone, which ends its workers
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # while data is loaded, by all workers at once; a run sets its own number
     logs.configure(quiet=True)  # the driver has printed the warnings
     plugins.add(settings.plugins)
     if pick_device(settings.device).type == "cuda":

@@ -144,10 +144,10 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """As plain JSON values, the options among them; the search is left out where it is DomainBed's."""
         described = asdict(self)
-        options = described.pop("options")
+        del described["options"]
         if self.search == "draws":
             del described["search"]
-        return described | options
+        return described | self.options.describe()
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Plan":

@@ -83,9 +83,12 @@ def plan_run(
             raise unknown("thing to track", name, TRACKABLE)
     steps = data.steps if options.steps is None else options.steps
     evaluate_every = data.evaluate_every if options.evaluate_every is None else options.evaluate_every
-    for name, number in (("steps", steps), ("evaluate_every", evaluate_every)):
+    for name, number in (("steps", steps), ("evaluate_every", evaluate_every), ("threads", options.threads)):
         if number < 1:
             raise UserError(f"{name} must be at least 1, not {number}")
+    held_out = data.held_out if options.held_out is None else options.held_out
+    if not 0 <= held_out < 1:
+        raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
@@ -102,13 +105,14 @@ def plan_run(
         options.precision,
         options.track,
         validation,
-        data.held_out,
+        held_out,
         setting,
         variant,
         planned(network, options.weights),
         check_augmentation(augmentation, data.shape, data.name),
         data.check_image_size(options.image_size),
         options.full_curves,
+        threads=options.threads,
     )
 
 

@@ -9,7 +9,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
-from domainwise.protocol.records import PenaltyRecord, Record, Status
+from domainwise.protocol.records import PenaltyRecord, Record, Status, row_values
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
 
@@ -78,7 +78,7 @@ class PublishedRun:
         ]
 
     def line(self) -> str:
-        row: dict[str, Any] = {"run": self.run.describe(), "status": asdict(self.status)}
+        row: dict[str, Any] = {"run": self.run.describe(), "status": row_values(self.status)}
         row |= {"steps": self.steps, "seconds": self.seconds, "parts": list(self.accuracy)}
         row |= {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
         row |= {"penalties": [astuple(one)[1:] for one in self.penalties], "audit": self.audit}

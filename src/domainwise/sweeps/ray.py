@@ -22,7 +22,7 @@ TOKEN_FILE = Path("~/.ray/auth_token")
 
 
 class RayCluster:
-    """One task per run, with one CPU each and, if the cluster has GPUs and the device is not cpu, one GPU each."""
+    """One task per run, with a CPU per thread and, if there are GPUs and the device is not cpu, one GPU."""
 
     poll_seconds = POLL_SECONDS
 
@@ -48,7 +48,7 @@ class RayCluster:
         if device == "cuda" and not has_gpus:
             raise UserError("no node of this Ray cluster offers a GPU: use cpu", argument="device")
         gpus = int(has_gpus and device != "cpu")  # with 0, Ray hides the node's GPUs from the task
-        self.task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(train_task)
+        self.task = ray.remote(num_gpus=gpus, max_retries=0)(train_task)
         self.pending: dict[Any, Run] = {}
 
     @property
@@ -60,7 +60,7 @@ class RayCluster:
         return False
 
     def submit(self, run: Run, settings: Settings) -> None:
-        self.pending[self.task.remote(run, settings)] = run
+        self.pending[self.task.options(num_cpus=run.threads).remote(run, settings)] = run
 
     def finished(self) -> list[TaskEnded]:
         if not self.pending:

@@ -149,4 +149,5 @@ def execute(runs: Sequence[Run], settings: Settings, parameters: Mapping[str, An
     parameters = parameters or {}
     requests_gpus = any("gpu" in name or name == "slurm_gres" for name in parameters)
     gpu = {"gpus_per_node": 1} if settings.device == "cuda" and not requests_gpus else {}
-    return execute_on(SlurmCluster(settings, {"timeout_min": 24 * 60, **gpu, **parameters}), runs, settings)
+    cpus = {"cpus_per_task": threads} if (threads := max((run.threads for run in runs), default=1)) > 1 else {}
+    return execute_on(SlurmCluster(settings, {"timeout_min": 24 * 60, **gpu, **cpus, **parameters}), runs, settings)

@@ -112,7 +112,7 @@ class Bench:
         return *alone, *((f"{at_once} in turns",) if at_once > 1 else ())
 
     def _session(self, run: Run, mode: Mode | None = None) -> tuple[Session, RunContext]:
-        context = RunContext(self.device, run.precision)
+        context = RunContext(self.device, run.precision, torch.get_num_threads())
         with context:
             return Session(run, self.resident, self.device, execution=Execution(mode) if mode else None), context
 

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import torch
 
+from domainwise.core.threads import cpu_threads
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -25,10 +27,10 @@ def arithmetic(precision: str) -> Iterator[None]:
 
 
 class RunContext:
-    """Within it, torch uses the random state, CUDA stream and float32 arithmetic of one run."""
+    """Within it, torch uses the random state, number of CPU threads, CUDA stream and float32 arithmetic of one run."""
 
-    def __init__(self, device: torch.device, precision: str) -> None:
-        self.gpu, self.precision = device.type == "cuda", precision
+    def __init__(self, device: torch.device, precision: str, threads: int = 1) -> None:
+        self.gpu, self.precision, self.threads = device.type == "cuda", precision, threads
         self.random = torch.get_rng_state()
         if self.gpu:
             self.stream = torch.cuda.Stream(device)
@@ -39,6 +41,7 @@ class RunContext:
         with ExitStack() as stack:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
             torch.set_rng_state(self.random)
+            stack.enter_context(cpu_threads(self.threads))
             if self.gpu:
                 default = torch.cuda.default_generators[self.stream.device.index]
                 stack.callback(default.graphsafe_set_state, default.graphsafe_get_state())

@@ -180,8 +180,10 @@ class SharedRunFolder:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         self._write(self._folder.save_checkpoint, state)
 
-    def finish(self, status: Status, model: dict[str, Tensor]) -> None:
-        self._write(self._folder.finish, status, model)
+    def finish(
+        self, status: Status, model: dict[str, Tensor], best: tuple[int, dict[str, Tensor]] | None = None
+    ) -> None:
+        self._write(self._folder.finish, status, model, best)
 
     def release_locks(self) -> None:
         """Removes all locks of a run that has ended."""

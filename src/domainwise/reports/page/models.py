@@ -100,6 +100,8 @@ class Insight:
     perturbations: Sequence[Picture]
     left_out: Sequence[str]
     """Methods that are not shown, and why."""
+    weights: Sequence[str]
+    """Of which step each model's weights are."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
         try:
             for column, saved in saved_models.items():
                 shown = _compared(saved)
-                models = attention.restore_all(list(shown.values()), options.data_root, options.device)
+                save = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
+                models = attention.restore_all(list(shown.values()), options.data_root, options.device, save)
                 left_out = _left_out(view, column, saved, shown)
                 step = partial(_report, options.progress, f"models, {column} unseen", done, parts)
                 with _threads_for(models[0]):
@@ -259,9 +262,11 @@ def _insight(
         for one in audits
     ]
 
+    weights = [f"{Method.of(trained.run)}: {trained.weights}" for trained in models]
+
     def insight() -> Insight:
         drawn = [one.result() for one in perturbations]
-        return Insight(column, heatmaps.result(), classes.result(), headings, findings, drawn, left_out)
+        return Insight(column, heatmaps.result(), classes.result(), headings, findings, drawn, left_out, weights)
 
     return insight
 

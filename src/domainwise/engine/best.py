@@ -1,0 +1,53 @@
+"""The weights of the best evaluation so far, by training-domain validation."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from domainwise.algorithms.base import Algorithm
+from domainwise.protocol.records import Record
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import training_domain_score
+
+
+class BestWeights:
+    """A copy on the device, made outside of captured steps; nothing is written to disk before the training ends."""
+
+    def __init__(self, run: Run, algorithm: Algorithm) -> None:
+        self.run, self.algorithm = run, algorithm
+        self.step, self.score = -1, float("-inf")
+        self.tensors: dict[str, Tensor] = {}
+
+    def consider(self, records: Iterable[Record]) -> None:
+        """Copies the present weights if this evaluation is better than all before; ties go to the earliest."""
+        if self._improves(records):
+            self.tensors = {}  # frees the memory of the copy before
+            with torch.no_grad():
+                self.tensors = {name: value.detach().clone() for name, value in self.algorithm.state_dict().items()}
+
+    def _improves(self, records: Iterable[Record]) -> bool:
+        rows = list(records)
+        score = training_domain_score(self.run, {(row.domain, row.split): row.accuracy for row in rows})
+        improved = score is not None and score > self.score
+        if score is not None and improved:
+            self.step, self.score = rows[0].step, score
+        return improved
+
+    @property
+    def saved(self) -> tuple[int, dict[str, Tensor]] | None:
+        """The step and its weights; None if nothing was held out to validate with."""
+        return (self.step, self.tensors) if self.tensors else None
+
+    def state(self) -> dict[str, Any]:
+        return {"step": self.step, "score": self.score, "tensors": self.tensors}
+
+    def load_state(self, state: dict[str, Any] | None, records: list[Record]) -> None:
+        """Of a checkpoint. An earlier version's has none: then only an evaluation better than its records counts."""
+        if state is not None:
+            self.step, self.score, self.tensors = state["step"], state["score"], state["tensors"]
+            return
+        for _, rows in groupby(records, key=lambda record: record.step):
+            self._improves(rows)

@@ -1,0 +1,65 @@
+"""The accuracy to expect of a model on domains it never saw, from runs that left domains out; part of its card.
+
+The estimate is honest: draw, candidate and step were selected by training-domain validation, which does not look at the
+domain left out. The shipped model itself may be trained on all domains; then the estimate is that of its method.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from domainwise.core.phrasing import counted
+from domainwise.protocol.records import Record
+from domainwise.protocol.runs import Run
+from domainwise.protocol.saved_weights import RULE
+from domainwise.protocol.selection import Curve, Method
+from domainwise.protocol.statistics import estimate, selected
+
+NONE = "no domain was left out, so nothing is known about unseen ones; compare or tune leave domains out"
+
+
+LAST = "last step"
+"""In place of a selection rule, for a model of the last step."""
+
+
+def unseen_estimate(curves: Sequence[Curve], algorithm: str) -> dict[str, Any] | None:
+    """Of an algorithm, over every pair of domain left out and trial; None if no run left a domain out."""
+    by_column = selected(curves, RULE).get(Method(algorithm), {})
+    return _summary({column.unseen: list(by_trial.values()) for column, by_trial in by_column.items()}, RULE)
+
+
+def estimate_of_run(records: Iterable[Record], run: Run, rule: str) -> dict[str, Any] | None:
+    """Of one run, from its evaluation at the step of its model."""
+    found = {
+        row.domain: [100 * row.accuracy] for row in records if row.split == "in" and row.domain in run.test_domains
+    }
+    return _summary(found, rule)
+
+
+def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, Any] | None:
+    """As plain JSON values, in per cent."""
+    if not accuracies:
+        return None
+    over_pairs = estimate([value for values in accuracies.values() for value in values])
+    domains = {domain: estimate(values).mean for domain, values in accuracies.items()}
+    worst = min(domains, key=lambda domain: domains[domain])
+    return {
+        "rule": rule,
+        "pairs": over_pairs.n,
+        "mean": over_pairs.mean,
+        "error": over_pairs.error if over_pairs.n > 1 else None,
+        "worst": {"domain": worst, "mean": domains[worst]},
+        "domains": domains,
+    }
+
+
+def describe_estimate(found: Mapping[str, Any] | None) -> str:
+    """In words."""
+    if not found:
+        return NONE
+    error = "" if found["error"] is None else f" ± {found['error']:.1f}"
+    pairs, worst = counted(found["pairs"], "pair"), found["worst"]
+    how = f"at the {LAST}" if found["rule"] == LAST else f"selected by {found['rule']} validation"
+    return (
+        f"accuracy on unseen domains {found['mean']:.1f}{error} % over {pairs} of domain left out and trial, "
+        f"{worst['mean']:.1f} % on the worst ({worst['domain']}); {how}"
+    )
