@@ -160,12 +160,23 @@ def test_models_see_the_same_images(folders: list[Path]) -> None:
     assert len(heatmap_grid(comparison).axes) == 15 * 3
 
 
+def test_networks_that_flatten_their_maps_get_the_method_that_shows_something(folders: list[Path]) -> None:
+    models = attention.restore_all(folders[:1])
+    rows = attention.sample_rows(models[0].environments, "scene2", 1, 3)
+    usual = attention.compare_attention(models, rows)
+    assert usual.method == attention.usual_method(models) == "hires-cam"
+    assert usual.models[0].inside is not None and usual.models[0].inside.n == 1250, "heat on every image"
+    assert attention.compare_attention(models, rows, method="grad-cam").method == "grad-cam"
+    models[0].algorithm.network = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3), torch.nn.AdaptiveAvgPool2d(1))
+    assert attention.usual_method(models) == "grad-cam"
+
+
 def test_every_member_of_an_ensemble_counts(folders: list[Path]) -> None:
     trained = restore(folders[2])
     images = trained.environments.images[:3]
-    model = attention.model_attention(trained, images, "scene2")
+    model = attention.model_attention(trained, images, "scene2", None, "grad-cam")
     assert model.layers == tuple(f"network.members.{i}.features.5" for i in range(3))
-    first = attention.model_attention(trained, images, "scene2", "network.members.0.features.5")
+    first = attention.model_attention(trained, images, "scene2", "network.members.0.features.5", "grad-cam")
     assert not torch.allclose(model.attention.heat, first.attention.heat)
 
 
@@ -185,7 +196,7 @@ def test_the_command_writes_a_grid(
     status, out, _ = command(capsys, "cam", folders[0].parent, "--limit", 2, "--json")
     told = json.loads(out)
     assert status == 0 and Path(told["picture"]).read_bytes().startswith(b"\x89PNG")
-    assert [run["method"] for run in told["runs"]] == ["ERM", "DAT", "EnsembleUAT"]
+    assert [run["method"] for run in told["runs"]] == ["ERM", "DAT", "EnsembleUAT"] and told["method"] == "hires-cam"
     assert all(run["images_judged"] == 1250 and len(run["predicted"]) == 2 for run in told["runs"])
     for name in ("a.png", "b.png"):
         Image.fromarray(np.full((40, 50), 128, np.uint8)).save(tmp_path / name)

@@ -11,15 +11,18 @@ from torch import Tensor
 
 from commands import command
 from domainwise.analysis.perturbations import (
+    CONTROLS,
     LOW,
-    alignment,
+    alignments,
     folder_with_perturbations,
+    images_low,
     mean_image,
     measure,
     spectrum,
     white_noise_low,
 )
 from domainwise.core.errors import UserError
+from domainwise.core.seeds import generator
 from domainwise.data.sources.mnist import BackgroundDigits, background
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.engine.train import train
@@ -46,7 +49,7 @@ def test_a_wave_has_all_its_energy_at_its_frequency() -> None:
 def test_white_noise_is_even_over_the_frequencies() -> None:
     """Of the 28 x 28 frequencies (i, j), those with i^2 + j^2 <= 3.5^2 are low."""
     count = sum(i * i + j * j <= (28 * LOW) ** 2 for i in range(-14, 14) for j in range(-14, 14))
-    assert white_noise_low((3, 28, 28)) == pytest.approx(count / 28**2)
+    assert white_noise_low((3, 28, 28)) == pytest.approx((count - 1) / (28**2 - 1)), "frequency zero is no pattern"
     noise = torch.randn(2000, 28, 28, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert spectrum(noise).low == pytest.approx(white_noise_low((1, 28, 28)), rel=0.02)
 
@@ -55,6 +58,10 @@ def test_the_mean_image_is_a_mean() -> None:
     images = torch.randint(0, 256, (600, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rows = torch.arange(5, 600)
     torch.testing.assert_close(mean_image(images, rows), images[5:].double().mean(0) / 255)
+
+
+def alignment(delta: Tensor, direction: Tensor, level: float) -> tuple[float, float]:
+    return alignments(delta[None], direction[None], level)[0]
 
 
 def test_alignment_against_chance() -> None:
@@ -68,6 +75,23 @@ def test_alignment_against_chance() -> None:
     assert chance == pytest.approx(1.96 / math.sqrt(3 * 28 * 28), rel=0.15)
     # a smooth image is parallel to a smooth one far more often: all energy in one wave, cosine = cos(random phase)
     assert alignment(wave(1), wave(1), 0.95)[1] == pytest.approx(math.cos(math.pi / 2 * 0.05), abs=0.02)
+
+
+def test_chance_is_that_of_copies_with_random_phases() -> None:
+    """Made one by one, as images."""
+    delta, direction = torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    random = torch.randn(CONTROLS, 12, 10, generator=generator("random phases"), dtype=torch.float64)
+    spin = torch.fft.fft2(random)
+    copies = torch.fft.ifft2(torch.fft.fft2(delta)[None] * (spin / spin.abs())[:, None])
+    assert float(copies.imag.abs().max()) < 1e-12
+    cosines = torch.nn.functional.cosine_similarity(copies.real.flatten(1), direction.flatten()[None], dim=1)
+    assert alignment(delta, direction, 0.9)[1] == pytest.approx(float(cosines.abs().quantile(0.9)))
+
+
+def test_a_mean_level_is_no_pattern() -> None:
+    assert spectrum(wave(9) + 100).low == pytest.approx(0) and spectrum(wave(2) + 100).low == pytest.approx(1)
+    images = (127 + 100 * torch.stack([wave(2), wave(2), wave(2), wave(9)])).round().to(torch.uint8)
+    assert images_low(images) == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +112,8 @@ def test_a_perturbation_that_is_the_background_fits_it(trained: dict[str, Traine
     scenes = torch.stack([background(f"scene{i}") for i in (1, 3, 4)])
     measured = measure(with_delta(trained["DAT"], (scenes - scenes.mean(0))[:, None]))
     assert all(found.cosine > 0.9 and found.fits for found in measured.domains)
-    assert "of low frequency" in measured.sentence and measured.sentence.endswith("is supported here.")
+    assert "It is mostly of low frequency: " in measured.sentence
+    assert measured.sentence.endswith("is supported here.")
     one = (scenes - scenes.mean(0))[:, None].clone()
     one[1:] = torch.randn(2, 1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     assert measure(with_delta(trained["DAT"], one)).sentence.endswith("is supported in part.")
@@ -98,7 +123,16 @@ def test_noise_does_not_fit(trained: dict[str, TrainedRun]) -> None:
     noise = torch.randn(3, 1, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     measured = measure(with_delta(trained["EnsembleUAT"], noise))
     assert not any(found.fits for found in measured.domains)
-    assert "not clearly of low frequency" in measured.sentence and "not supported here" in measured.sentence
+    assert "It is not clearly smoother than white noise: " in measured.sentence
+    assert "not supported here" in measured.sentence
+
+
+def test_a_fifth_of_the_energy_is_smoother_than_noise_but_not_of_low_frequency(trained: dict[str, TrainedRun]) -> None:
+    mixture = (2**-1 * wave(2) + wave(9)).expand(3, 1, 3, 28, 28)
+    measured = measure(with_delta(trained["DAT"], mixture))
+    assert "It is smoother than white noise, but not mostly of low frequency: 20 % of its energy" in measured.sentence
+    assert "of white noise's 5 % have, of the domains' images' " in measured.sentence
+    assert all(one.images_low > 0.3 for one in measured.domains)
 
 
 def test_pictures_are_in_image_units_and_norms_in_the_networks(trained: dict[str, TrainedRun]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from domainwise.algorithms.adversarial import Ensemble
 from domainwise.analysis.cam import Attention, grad_cam, last_map
@@ -78,11 +78,18 @@ def common_unseen(models: Sequence[TrainedRun]) -> str:
     )
 
 
+def usual_method(models: Sequence[TrainedRun]) -> str:
+    """HiResCAM if a model flattens its last maps, where Grad-CAM's averaged weights often leave no heat; else Grad-CAM,
+    which is the same on networks that average their last maps."""
+    flattens = (isinstance(module, nn.Flatten) for one in models for module in one.algorithm.network.modules())
+    return "hires-cam" if any(flattens) else "grad-cam"
+
+
 def compare_attention(
-    models: Sequence[TrainedRun], rows: Tensor, layer: str | None = None, method: str = "grad-cam"
+    models: Sequence[TrainedRun], rows: Tensor, layer: str | None = None, method: str | None = None
 ) -> AttentionComparison:
     """Grad-CAM of every model on rows of their common data and, where the outline is known, the heat on the object."""
-    data, unseen = models[0].environments, common_unseen(models)
+    data, unseen, method = models[0].environments, common_unseen(models), method or usual_method(models)
     masks = object_masks(data)
     maps = [model_attention(trained, data.images[rows], unseen, layer, method) for trained in models]
     area = None
@@ -101,16 +108,16 @@ def compare_attention(
 
 
 def compare_on_images(
-    models: Sequence[TrainedRun], images: Tensor, layer: str | None = None, method: str = "grad-cam"
+    models: Sequence[TrainedRun], images: Tensor, layer: str | None = None, method: str | None = None
 ) -> AttentionComparison:
     """Grad-CAM of every model on images of the user's own, uint8 [N, C, H, W]."""
-    data = models[0].environments
+    data, method = models[0].environments, method or usual_method(models)
     maps = tuple(model_attention(trained, images, None, layer, method) for trained in models)
     return AttentionComparison(data.name, None, data.classes, images, None, maps, method)
 
 
 def model_attention(
-    trained: TrainedRun, images: Tensor, domain: str | None, layer: str | None = None, method: str = "grad-cam"
+    trained: TrainedRun, images: Tensor, domain: str | None, layer: str | None, method: str
 ) -> ModelAttention:
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
     data, algorithm = trained.environments, trained.algorithm

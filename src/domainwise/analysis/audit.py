@@ -38,6 +38,8 @@ class DomainAudit:
     accuracy: float
     per_class: Tensor
     counts: Tensor
+    confusion: Tensor
+    """Images by [true class, predicted class]."""
 
     @property
     def label(self) -> str:
@@ -116,17 +118,18 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
         labels.append(truth)
         if domain_features is not None:
             features.append(domain_features)
-        scores.append(_score(held.domain, held.seen, right[-1].double(), truth, len(data.classes)))
+        scores.append(_score(held.domain, held.seen, predicted, truth, len(data.classes)))
     probe = probe_domains(features, labels, data.domains) if len(features) == len(held_out) else None
     use = shortcut(trained, held_out, right, data_root)
     commonest = _most_frequent(torch.cat(predictions), data.classes)
     return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)
 
 
-def _score(domain: str, seen: bool, right: Tensor, truth: Tensor, classes: int) -> DomainAudit:
-    counts = truth.bincount(minlength=classes)
-    per_class = torch.zeros(classes, dtype=torch.float64).index_add_(0, truth, right) / counts
-    return DomainAudit(domain, seen, len(truth), float(right.mean()), per_class, counts)
+def _score(domain: str, seen: bool, predicted: Tensor, truth: Tensor, classes: int) -> DomainAudit:
+    confusion = (truth * classes + predicted).bincount(minlength=classes**2).reshape(classes, classes).double()
+    counts, right = confusion.sum(1).long(), confusion.diagonal()
+    accuracy = float(right.sum() / len(truth))
+    return DomainAudit(domain, seen, len(truth), accuracy, right / counts, counts, confusion)
 
 
 def _most_frequent(predictions: Tensor, classes: tuple[str, ...]) -> MostFrequentPrediction:

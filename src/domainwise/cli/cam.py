@@ -27,8 +27,12 @@ def cam(
     limit: Annotated[int, typer.Option(help="Rows of the picture at most.", min=1)] = 12,
     layer: Annotated[str | None, typer.Option(help="Module whose maps are used (default: the last with maps).")] = None,
     method: Annotated[
-        str, typer.Option(help="grad-cam, or hires-cam: for networks that flatten their last maps, as small-cnn.")
-    ] = "grad-cam",
+        str | None,
+        typer.Option(
+            help="grad-cam or hires-cam (default: hires-cam for networks that flatten their last maps, as small-cnn; "
+            "else grad-cam)."
+        ),
+    ] = None,
     out: options.Picture = Path("heatmaps.png"),
     dataset: options.FilterDataset = None,
     test_domain: options.FilterDomain = None,
@@ -87,8 +91,7 @@ def _print_shares(comparison: "AttentionComparison") -> None:
     console.print(Table(("method", "on the object", "images"), rows))
     if any(count < 0.9 * model.images for model, count in zip(comparison.models, with_heat, strict=True)):
         say(
-            f"note: of {domain_size} images, those without any heat are left out; for a network that flattens its last "
-            "maps, as small-cnn, use --method hires-cam",
+            f"note: of {domain_size} images, those without any heat are left out ({comparison.method})",
             errors_console,
         )
 

@@ -42,7 +42,7 @@ def perturbations(
                 "norm": one.norm,
                 "low_frequency_share": one.spectrum.low,
                 "white_noise_share": one.noise_low,
-                "mean_image_share": one.mean_spectrum.low,
+                "images_share": one.images_low,
                 "cosine_with_background": one.cosine,
                 "cosine_by_chance": one.chance,
             }
@@ -51,10 +51,10 @@ def perturbations(
         found = {"method": measured.method, "domains": domains, "sentence": measured.sentence}
         print_json(found | {"weights": trained.weights, "picture": str(out)})
         return
-    headings = ("domain", "norm", "low frequency", "white noise", "mean image", "cosine with background", "by chance")
+    headings = ("domain", "norm", "low frequency", "white noise", "its images", "cosine with background", "by chance")
     rows = []
     for one in measured.domains:
-        shares = (one.spectrum.low, one.noise_low, one.mean_spectrum.low)
+        shares = (one.spectrum.low, one.noise_low, one.images_low)
         percent = [f"{100 * share:.1f} %" for share in shares]
         rows.append([one.domain, f"{one.norm:.2f}", *percent, f"{one.cosine:+.3f}", f"±{one.chance:.3f}"])
     console.print(Table(headings, rows, caption=trained.weights))

@@ -122,6 +122,15 @@ def training_progress(description: str, steps: int) -> Iterator[Callable[[int], 
 
 
 @contextmanager
+def parts_progress(description: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Context manager that yields a callback for what is being done, how many parts are done, and of how many."""
+    with progress_bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task(escape(description), total=None)
+        bar.start()
+        yield lambda what, done, total: bar.update(task, description=escape(what), completed=done, total=total)
+
+
+@contextmanager
 def download_progress() -> Iterator[Callable[["Download"], "DownloadProgress"]]:
     """Context manager that yields a function from a download to its progress callback. Ctrl-C says how to continue."""
     with progress_bar(DownloadColumn(), TransferSpeedColumn(), in_bytes=True) as bar:

@@ -7,7 +7,7 @@ import typer
 
 from domainwise.cli import options
 from domainwise.cli.output import print_json, say
-from domainwise.cli.progress import activity
+from domainwise.cli.progress import parts_progress
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
@@ -39,12 +39,12 @@ def report(
     from domainwise.core.phrasing import counted
     from domainwise.reports.page.write import write_page
 
-    with activity("reading the records") as now:
+    with parts_progress("reading the records") as progress:
         models = None
         if not no_models:
             from domainwise.reports.page.models import ModelOptions
 
-            models = ModelOptions(data_root, device, shift, now)
+            models = ModelOptions(data_root, device, shift, progress)
         path, collection = write_page(folder, out, baseline=baseline, models=models, partial=partial)
     print_notes([*collection.notes, *collection.completeness().sentences])
     if as_json:

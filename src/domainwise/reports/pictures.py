@@ -163,7 +163,7 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
         names = [score.label for score in one.scores]
         cells = [[*(100 * score.per_class).tolist(), 100 * score.accuracy] for score in one.scores]
         _cells(left, cells, names, [*one.classes, "all"], "Blues")
-        left.set_title(f"{one.method}: accuracy per class, %", fontsize=9)
+        left.set_title(plain(f"{one.method}: accuracy per class, %", 70), fontsize=9, loc="left")
         if one.worst:
             corner = one.classes.index(one.worst.label) - 0.5, domains.index(one.worst.domain) - 0.5
             left.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#d7301f", linewidth=2))
@@ -173,7 +173,7 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
         confusion = (100 * one.probe.confusion).tolist()
         _cells(right, confusion, list(one.probe.domains), list(one.probe.domains), "Greys")
         accuracy, chance = 100 * one.probe.accuracy, 100 * one.probe.chance
-        right.set_title(f"domain from features: {accuracy:.0f} % (chance {chance:.0f})", fontsize=8)
+        right.set_title(f"domain from features\n{accuracy:.0f} % (chance {chance:.0f})", fontsize=8, loc="left")
     return figure
 
 
@@ -210,6 +210,7 @@ def perturbation_figure(measured: Perturbations) -> Figure:
             )
         axis.axvline(LOW, color="black", linewidth=0.6, linestyle=":")
         axis.set(yscale="log", ylim=(1e-2, 150), xlim=(0, 0.5))
+        axis.minorticks_off()  # each would cost as much time as a label
         axis.tick_params(labelsize=6)
         axis.set_box_aspect(1)
         axis.set_title(f"cosine {one.cosine:+.2f} (chance ±{one.chance:.2f})", fontsize=8)

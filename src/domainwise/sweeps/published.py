@@ -6,6 +6,7 @@ digits (those of the training too), seconds one decimal. The sweep's plans lie b
 """
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path

@@ -2,13 +2,15 @@
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
+import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from domainwise.analysis import attention
 from domainwise.analysis.audit import Audit, audit
@@ -16,7 +18,6 @@ from domainwise.analysis.perturbations import measure
 from domainwise.analysis.run_choice import has_model
 from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
 from domainwise.core.errors import UserError
-from domainwise.core.phrasing import counted
 from domainwise.data.find import find_dataset
 from domainwise.engine.restore import TrainedRun
 from domainwise.nets.weights import planned
@@ -38,8 +39,42 @@ SHIFT_IMAGES = 2000
 AUDITED = (
     "Accuracy per class, the worst of ten images or more framed; right, the confusion matrix of a linear domain probe."
 )
+CLASSES = 20
+"""Up to which a confusion matrix is a table."""
+COMMONEST = 5
+"""Confusions that are named."""
+SMALL = 64
+"""Pixels, up to which images count as small."""
 DOTS = 110
 """Per inch, in pictures made of pixels."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often images of each class of the unseen domain were taken for which, in per cent of the class."""
+
+    classes: Sequence[str]
+    counts: Sequence[int]
+    """Images of each class."""
+    shares: Sequence[Sequence[float]]
+    """[true][predicted]; empty where there are too many classes for a table."""
+    commonest: Sequence[str]
+    """The most frequent confusions, in words."""
+
+    @classmethod
+    def of(cls, audited: Audit, unseen: str) -> "Confusion | None":
+        """None where the unseen domain was not evaluated."""
+        score = next((score for score in audited.scores if score.domain == unseen), None)
+        if score is None:
+            return None
+        names, confusion = audited.classes, score.confusion
+        shares = 100 * confusion / confusion.sum(1, keepdim=True).clamp_min(1)
+        wrong = confusion.clone().fill_diagonal_(0).flatten()
+        most = [int(i) for i in wrong.argsort(descending=True, stable=True)[:COMMONEST] if wrong[i]]
+        pairs = [(i // len(names), i % len(names), int(wrong[i])) for i in most]
+        words = [f"{names[a]} taken for {names[b]}: {n} of {int(confusion[a].sum())}" for a, b, n in pairs]
+        table = shares.tolist() if len(names) <= CLASSES else []
+        return cls(names, confusion.sum(1).long().tolist(), table, words)
 
 
 @dataclass(frozen=True)
@@ -50,6 +85,7 @@ class ModelFindings:
     sentences: Sequence[str]
     numbers: Sequence[tuple[str, Sequence[str]]]
     """(domain, a number for each heading)."""
+    confusion: Confusion | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +100,8 @@ class Insight:
     perturbations: Sequence[Picture]
     left_out: Sequence[str]
     """Methods that are not shown, and why."""
+    weights: Sequence[str]
+    """Of which step each model's weights are."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +116,12 @@ class ModelInsights:
     """The reason why it could not be estimated."""
 
 
+Progress = Callable[[str, int, int], None]
+"""Of what is being done, how many parts are done, and of how many."""
+Draw = Callable[[str, str, Sequence[str], Callable[[], Figure]], "Future[Picture]"]
+"""_picture, in another thread."""
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Where data lies and models run, and whether the shift of photographs is estimated too."""
@@ -85,32 +129,63 @@ class ModelOptions:
     data_root: Path | None = None
     device: str = "cpu"
     shift: bool = False
-    progress: Callable[[str], None] = lambda _: None
+    progress: Progress = lambda _what, _done, _total: None
 
 
 def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsights:
-    """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error."""
-    parent = runs_parent(folder)
-    insights: list[Insight] = []
-    try:
-        for column, saved in _saved_models(parent, view).items():
-            shown = _compared(saved)
-            options.progress(f"analysing {counted(len(shown), 'model')}, {column} unseen")
-            save = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
-            models = attention.restore_all(list(shown.values()), options.data_root, options.device, save)
-            insights.append(_insight(column, models, _left_out(view, column, saved, shown), options.data_root))
-    except UserError as error:
-        return ModelInsights(insights, str(error))
-    if not insights:
-        return ModelInsights(reason="no model was kept with these runs")
-    try:
-        shift = _shift(models[0], [insight.column.unseen for insight in insights], options)
-    except UserError as error:
-        return ModelInsights(insights, no_shift=str(error))
-    return ModelInsights(insights, shift=shift)
+    """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error.
+
+    Pictures are drawn in a thread of their own while the next models are analysed.
+    """
+    saved_models = _saved_models(runs_parent(folder), view)
+    parts = 1 + sum(len(_compared(saved)) for saved in saved_models.values())  # the last is the shift
+    done = 0
+    pending: list[Callable[[], Insight]] = []
+    reason = no_shift = ""
+    shift: Future[Picture] | None = None
+    with ThreadPoolExecutor(1) as drawing:
+        draw: Draw = partial(drawing.submit, _picture)
+        try:
+            for column, saved in saved_models.items():
+                shown = _compared(saved)
+                save = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
+                models = attention.restore_all(list(shown.values()), options.data_root, options.device, save)
+                left_out = _left_out(view, column, saved, shown)
+                step = partial(_report, options.progress, f"models, {column} unseen", done, parts)
+                with _threads_for(models[0]):
+                    pending.append(_insight(column, models, left_out, options.data_root, draw, step))
+                done += len(shown)
+        except UserError as error:
+            reason = str(error)
+        if pending and not reason:
+            options.progress("shift", parts - 1, parts)
+            try:
+                with _threads_for(models[0]):
+                    shift = _shift(models[0], [column.unseen for column in saved_models], options, draw)
+            except UserError as error:
+                no_shift = str(error)
+        insights = [insight() for insight in pending]
+    if not insights and not reason:
+        reason = "no model was kept with these runs"
+    return ModelInsights(insights, reason, None if shift is None else shift.result(), no_shift)
 
 
-def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions) -> Picture | None:
+def _report(progress: Progress, what: str, before: int, total: int, done: int) -> None:
+    progress(what, before + done, total)
+
+
+@contextmanager
+def _threads_for(trained: TrainedRun) -> Iterator[None]:
+    """Context manager: one thread for small images, on which several wait for each other longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if trained.environments.shape[-1] <= SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions, draw: Draw) -> "Future[Picture] | None":
     """The paper's Figure 1, from an estimate for these domains."""
     dataset = find_dataset(trained.run.dataset)
     if dataset.scale == "image" and not options.shift:
@@ -122,10 +197,9 @@ def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions) ->
         trained.environments,
         list(dict.fromkeys(unseen)),
         settings,
-        progress=lambda what: options.progress(f"shift, {what}"),
     )
     caption = f"{measured.sentence} Shaded: diversity shift; the distance of the lines at the right: correlation shift."
-    return _picture("Training against unseen domains", caption, [], partial(shift_figure, measured))
+    return draw("Training against unseen domains", caption, [], partial(shift_figure, measured))
 
 
 def _saved_models(parent: Path, view: View) -> dict[Column, dict[Method, Path]]:
@@ -159,26 +233,42 @@ def _left_out(view: View, column: Column, saved: Mapping[Method, Path], shown: M
     return sentences
 
 
-def _insight(column: Column, models: Sequence[TrainedRun], left_out: Sequence[str], data_root: Path | None) -> Insight:
+def _insight(
+    column: Column,
+    models: Sequence[TrainedRun],
+    left_out: Sequence[str],
+    data_root: Path | None,
+    draw: Draw,
+    done: Callable[[int], None],
+) -> Callable[[], Insight]:
+    """Analyses the models of one unseen domain; the function returned waits for its pictures."""
     data = models[0].environments
-    flattens = any(isinstance(module, nn.Flatten) for module in models[0].algorithm.network.modules())
+    done(0)
     rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
-    compared = attention.compare_attention(models, rows, None, "hires-cam" if flattens else "grad-cam")
+    compared = attention.compare_attention(models, rows)
     shares = [f"{one.method}: {one.inside} % of the heat on the object" for one in compared.models if one.inside]
-    shares += [f"{Method.of(trained.run)}: {trained.weights}" for trained in models]
     if compared.area is not None:
         shares.append(f"an even heatmap: {100 * compared.area:.1f} %")
-    audits = [audit(trained, data_root) for trained in models]
+    heatmaps = draw("Heatmaps", "Red areas speak for the prediction below.", shares, partial(heatmap_grid, compared))
+    audits = []
+    for number, trained in enumerate(models, 1):
+        audits.append(audit(trained, data_root))
+        done(number)
+    classes = draw("Every class in every domain", AUDITED, [], partial(audit_figure, audits))
+    perturbations = list(_perturbations(models, draw))
     headings = list(dict.fromkeys(heading for one in audits for heading in _accuracies(one)))
-    return Insight(
-        column,
-        _picture("Heatmaps", "Red areas speak for the prediction below.", shares, partial(heatmap_grid, compared)),
-        _picture("Every class in every domain", AUDITED, [], partial(audit_figure, audits)),
-        headings,
-        [ModelFindings(one.method, one.sentences, list(_numbers(one, headings))) for one in audits],
-        list(_perturbations(models)),
-        left_out,
-    )
+    findings = [
+        ModelFindings(one.method, one.sentences, list(_numbers(one, headings)), Confusion.of(one, column.unseen))
+        for one in audits
+    ]
+
+    weights = [f"{Method.of(trained.run)}: {trained.weights}" for trained in models]
+
+    def insight() -> Insight:
+        drawn = [one.result() for one in perturbations]
+        return Insight(column, heatmaps.result(), classes.result(), headings, findings, drawn, left_out, weights)
+
+    return insight
 
 
 def _accuracies(audit: Audit) -> dict[str, Mapping[str, float]]:
@@ -195,13 +285,13 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
         yield score.label, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
-def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:
+def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future[Picture]]":
     """Of every model that has learned some."""
     for trained in models:
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:
             measured = measure(trained)
             title = f"{measured.method}: the perturbation of each training domain"
-            yield _picture(title, measured.sentence, [], partial(perturbation_figure, measured))
+            yield draw(title, measured.sentence, [], partial(perturbation_figure, measured))
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
