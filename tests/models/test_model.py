@@ -18,6 +18,7 @@ from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
+from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
 
