@@ -204,7 +204,7 @@ def test_train_prints_a_table_and_continues_where_nothing_is_left_to_do(domainwi
     first = domainwise("train", *QUICK)
     assert first.status == 0
     (folder,) = (entry for entry in (tmp_path / "runs" / "train").iterdir() if entry.is_dir())
-    for word in ("DAT", "scene1 (unseen)", "scene2 (trained on)", "after step 2", "last: step 2", folder.name):
+    for word in ("DAT", "scene1 (unseen)", "scene2 (trained on)", "after step 2", folder.name):
         assert word in first.out
     assert "selected by training-domain validation (for predict, evaluate, export, drift)" in " ".join(
         first.out.split()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -369,7 +370,7 @@ def test_a_run_that_has_ended_leaves_no_locks(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, run)
     for _ in range(2):
         assert train(run, tmp_path, device="cpu", environments=data()).status.status == "done"
-        assert names(folder.path) == ["model.safetensors", "records.jsonl", "run.json"]
+        assert names(folder.path) == ["best.safetensors", "model.safetensors", "records.jsonl", "run.json"]
 
 
 @pytest.mark.parametrize("state", ["done", "diverged", "failed"])
@@ -397,7 +398,7 @@ def test_a_training_taken_for_dead_writes_nothing_more(
             leave(folder.path, ELSEWHERE, number=2)
             written.update({path.name: path.read_bytes() for path in folder.path.iterdir()})
             if kind == "diverging":
-                monkeypatch.setattr(Session, "diverged", lambda _: True)
+                monkeypatch.setattr(Session, "take_training_loss", lambda _: math.nan)
             if kind == "interrupted":
                 signal.raise_signal(signal.SIGTERM)
 

@@ -18,6 +18,7 @@ from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
+from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
 
@@ -320,3 +321,24 @@ def test_a_model_of_the_gpu_predicts_alike_on_the_cpu(name: str, data: dw.Enviro
         dw.load_model(model.save(tmp_path), device="cpu").predict_proba(data.images),
     )
     assert model.device.type == "cuda" and np.allclose(there, here, atol=1e-3)
+
+
+# which weights, and what to expect of them
+
+
+def test_a_card_says_of_which_step_the_weights_are_and_what_to_expect(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"steps": 12, "evaluate_every": 4, "hparams": {"batch_size": 8}, "device": "cpu"}
+    best = dw.fit("BackgroundDigits", "ERM", test_domains="scene1", out=tmp_path, **settings)
+    training = dw.load_model(tmp_path).card.training
+    step = training["weights"]["step"]
+    assert best.weights == f"weights of step {step}, selected by training-domain validation"
+    (run,) = tmp_path.glob("*/run.json")
+    rows = [row for row in RunFolder.at(run.parent).read()[0] if row.step == step]
+    assert training["accuracy"]["scene2"]["out"] == next(r.accuracy for r in rows if r.domain == "scene2")
+    unseen = 100 * next(r.accuracy for r in rows if (r.domain, r.split) == ("scene1", "in"))
+    assert training["unseen"]["mean"] == pytest.approx(unseen) and training["unseen"]["pairs"] == 1
+    assert training["unseen"]["worst"]["domain"] == "scene1" and "training-domain validation" in best.unseen
+    last = dw.fit("BackgroundDigits", "ERM", test_domains="scene1", out=tmp_path, save="last", **settings)
+    assert last.weights == "weights of the last step, 11" and last.unseen.endswith("at the last step")
+    everywhere = dw.fit("BackgroundDigits", "ERM", held_out=0, **settings)
+    assert everywhere.weights == "weights of the last step, 11" and "no domain was left out" in everywhere.unseen

@@ -309,6 +309,11 @@ def test_tune_in_parallel_continues_and_refits(tmp_path: Path, quick_workers: No
     assert again.tried == first.tried and again.model is not None
     assert again.model.domains == ("a", "c")
     assert again.model.card.hparams == first.hparams and again.model.card.training["run"]["steps"] == first.steps
+    saved = dw.load_model(tmp_path)
+    assert saved.card.training["unseen"]["pairs"] == 2 and set(saved.card.training["unseen"]["domains"]) == {"a", "c"}
+    assert "over 2 pairs of domain left out and trial" in saved.unseen
+    chosen = f"weights of the last step, {first.steps - 1}; domains left out have chosen the number of steps"
+    assert saved.weights == again.model.weights == chosen
 
 
 def test_compare_says_which_to_ship_and_its_folder_what_was_searched(

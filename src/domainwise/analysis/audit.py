@@ -119,7 +119,7 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
         if domain_features is not None:
             features.append(domain_features)
         scores.append(_score(held.domain, held.seen, predicted, truth, len(data.classes)))
-    probe = probe_domains(features, labels, data.domains) if len(features) == len(held_out) else None
+    probe = probe_domains(features, labels, data.domains) if len(features) == len(data.domains) else None
     use = shortcut(trained, held_out, right, data_root)
     commonest = _most_frequent(torch.cat(predictions), data.classes)
     return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)

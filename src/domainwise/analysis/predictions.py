@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.analysis.cam import forward_hooks
+from domainwise.core.errors import UserError
 from domainwise.core.seeds import permutation
 from domainwise.engine.restore import TrainedRun
 from domainwise.nets.modes import evaluating
@@ -26,14 +27,21 @@ class HeldOutImages:
 
 
 def held_out_images(trained: TrainedRun, most: int = MOST) -> list[HeldOutImages]:
-    """Of training domains the `out` split, of all others every image; a fixed sample where there are many."""
+    """Of training domains the `out` split, of all others every image; a fixed sample where there are many.
+
+    Training domains of a run that held nothing out are left out; a run without any such images is a UserError.
+    """
     run, data = trained.run, trained.environments
     result = []
     for domain in data.domains:
         split = data.split(domain, run.trial, run.held_out)
         seen = domain in run.train_domains
         rows = split["out"] if seen else torch.cat([split["out"], split["in"]])
-        result.append(HeldOutImages(domain, seen, rows[permutation(len(rows), "look", domain)][:most].sort().values))
+        if len(rows):
+            sample = rows[permutation(len(rows), "look", domain)][:most].sort().values
+            result.append(HeldOutImages(domain, seen, sample))
+    if not result:
+        raise UserError(f"{run}: trained on every image (held_out is 0): none is left to audit it with")
     return result
 
 

@@ -110,8 +110,8 @@ def train(
             "reason": outcome.status.reason,
         }
         final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
-        weights = None if model is None else model.weights
-        print_json(summary | {"folder": str(outcome.folder), "final": final, "selected": selected, "weights": weights})
+        used = None if model is None else model.weights
+        print_json(summary | {"folder": str(outcome.folder), "final": final, "selected": selected, "weights": used})
     else:
         console.print(outcome)
         use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "

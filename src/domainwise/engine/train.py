@@ -68,6 +68,8 @@ class TrainingResult(Tabular):
         """The selected and the last evaluation, unseen domains marked."""
         selected = [] if self.selected_step is None else self.evaluation(self.selected_step)
         shown = {name: rows for name, rows in (("selected", selected), ("last", self.last_evaluation)) if rows}
+        if selected == self.last_evaluation and selected:
+            shown = {"selected and last": selected}
         rows = []
         for records in zip(*shown.values(), strict=True):
             domain, split = records[0].domain, records[0].split

@@ -19,7 +19,8 @@ def train(run: Run | str | Path, *positional: Any, **keywords: Any) -> TrainingR
 
     The arguments after a Run are those of `engine.train.train`, after a dataset those of `train_on`. An interrupted
     training continues where it stopped; one that has ended returns its result at once. Ctrl-C saves a checkpoint and
-    raises Interrupted. The folder `out/<run id>` holds run.json, records.jsonl and model.safetensors.
+    raises Interrupted. The folder `out/<run id>` holds run.json, records.jsonl and the weights of the last and of the
+    selected step; `save` says which of them the result's algorithm has, "best" or "last".
     """
     if isinstance(run, Run):
         return train_run(run, *positional, **keywords)
@@ -40,9 +41,12 @@ def train_on(
     retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     log_to: Sequence[str] = (),
+    save: str = "best",
     **options: Unpack[TrainingKeywords],
 ) -> TrainingResult:
     """Plans a run and trains it. Further arguments are training options: steps, network, hparams and others."""
     training = training_options(device, data_root, **options)
     run = plan_run(str(dataset), algorithm, test_domains, training, train_domains=train_domains, draw=draw, trial=trial)
-    return train_run(run, out, device=device, data_root=data_root, retry=retry, progress=progress, log_to=log_to)
+    return train_run(
+        run, out, device=device, data_root=data_root, retry=retry, progress=progress, log_to=log_to, save=save
+    )

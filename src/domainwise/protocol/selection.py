@@ -117,8 +117,8 @@ def training_domain(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001
 
 def training_domain_score(run: Run, accuracy: Mapping[tuple[str, str], float]) -> float | None:
     """The same for one evaluation; None if a training domain has no `out` split."""
-    values = [accuracy.get((domain, "out")) for domain in run.train_domains]
-    if None in values:
+    values = [accuracy[domain, "out"] for domain in run.train_domains if (domain, "out") in accuracy]
+    if len(values) < len(run.train_domains):
         return None
     return float(np.mean([[value, value] for value in values], axis=0)[0])  # two columns: added as those of a curve
 
