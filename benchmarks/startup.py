@@ -1,8 +1,9 @@
 """How long commands take to start: those that only read results, and a training of one step.
 
-`--help`, `list`, `status` and `table` read a small finished sweep; `train` trains one step on BackgroundDigits, evaluates
-and saves the model, anew every time. Each command runs in a fresh process; prints the median of several, and whether it imported torch. With --compare the
-same commands also run with the source of another checkout, in turns, and the ratio is printed.
+`--help`, `list`, `status` and `table` read a small finished sweep; `train` trains one step on BackgroundDigits,
+evaluates and saves the model, anew every time. Each command runs in a fresh process; prints the median of several, and
+whether it imported torch. With --compare the same commands also run with the source of another checkout, in turns, and
+the ratio is printed.
 
     python benchmarks/startup.py [--repeats 5] [--compare OTHER/src]
 """
