@@ -1,7 +1,9 @@
-"""How long commands take that only read results: `--help`, `list`, `status` and `table` on a small finished sweep.
+"""How long commands take to start: those that only read results, and a training of one step.
 
-Each command runs in a fresh process; prints the median of several, and whether it imported torch. With --compare the
-same commands also run with the source of another checkout, in turns, and the ratio is printed.
+`--help`, `list`, `status` and `table` read a small finished sweep; `train` trains one step on BackgroundDigits,
+evaluates and saves the model, anew every time. Each command runs in a fresh process; prints the median of several, and
+whether it imported torch. With --compare the same commands also run with the source of another checkout, in turns, and
+the ratio is printed.
 
     python benchmarks/startup.py [--repeats 5] [--compare OTHER/src]
 """
@@ -17,7 +19,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 SWEEP = "sweep --dataset BackgroundDigits --algorithms ERM,DAT --hparams 1 --trials 1 --steps 2 --hparam batch_size=4"
-COMMANDS = ("--help", "list", "status sweep", "table sweep")
+TRAIN = "train --dataset BackgroundDigits --algorithm ERM --steps 1 --hparam batch_size=4 --device cpu --seed {}"
+COMMANDS = ("--help", "list", "status sweep", "table sweep", TRAIN)
 PROBE = """
 import sys
 from domainwise.cli import main
@@ -52,12 +55,13 @@ def main() -> None:
         for command in COMMANDS:
             timed: list[list[float]] = [[] for _ in sources]
             torch = [False for _ in sources]
-            for _ in range(arguments.repeats):
+            for repeat in range(arguments.repeats):
                 for number, source in enumerate(sources):
-                    seconds, torch[number] = run(command, folder, source)
+                    seconds, torch[number] = run(command.format(repeat * len(sources) + number), folder, source)
                     timed[number].append(seconds)
             medians = [statistics.median(own) for own in timed]
-            line = f"{command:14} {medians[0]:.2f} s, {'imports torch' if torch[0] else 'no torch'}"
+            name = "train, 1 step" if command == TRAIN else command
+            line = f"{name:14} {medians[0]:.2f} s, {'imports torch' if torch[0] else 'no torch'}"
             if arguments.compare:
                 line += f"; other {medians[1]:.2f} s, {medians[1] / medians[0]:.1f} times as long"
             print(line, flush=True)

@@ -72,15 +72,15 @@ def test_candidates_go_before_steps_and_steps_before_trials(
     assert seconds <= 3600 * hours or left == (1, 1, 201)
 
 
-@pytest.mark.usefixtures("clock")
-def test_what_was_set_is_kept(data: Path, tmp_path: Path) -> None:
+def test_what_was_set_is_kept(data: Path, tmp_path: Path, clock: dict[str, int]) -> None:
     plan = comparison(data)
     result = fitted(plan, tmp_path, 0.3, keep=("candidates",))
     assert result.plan.draws == 3 and result.plan.trials == 1
     result = fitted(plan, tmp_path, 0.3, keep=("steps", "trials"))
     assert (result.plan.draws, result.plan.trials, result.plan.runs()[0].steps) == (1, 3, 2001)
+    measured = clock["times"]
     result = fitted(plan, tmp_path, 0.3, keep=("steps", "trials", "candidates"))
-    assert result.plan == plan and "leaves nothing to reduce" in result.reduction
+    assert result.plan == plan and not result.reduction and clock["times"] == measured, "nothing to measure for"
 
 
 @pytest.mark.usefixtures("clock")

@@ -119,6 +119,7 @@ def test_another_algorithm_keeps_only_the_hyper_parameters_it_has(order: tuple[s
     assert one._hparams == own and clone(one).get_params() == one.get_params()
     assert one.set_params(algorithm="DAT", steps=4)._hparams == own, "the same algorithm forgets nothing"
     assert one.set_params(algorithm="ERM")._hparams == {"batch_size": 4, "lr": 3e-2}
+    assert "epz" in estimator("DAT", epz=1).set_params(algorithm="AT")._hparams, "a name that nothing has is not hidden"
     assert one.set_params(algorithm="nonsense")._hparams == {"batch_size": 4, "lr": 3e-2}, "fit says what is wrong"
 
 

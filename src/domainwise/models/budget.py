@@ -62,8 +62,9 @@ def within_budget(
     if (choice := _stored(settings.out).get(asked)) is not None:
         *numbers, reduction = choice
         return Budgeted(_changed(plan, *numbers), asked, reduction)
-    if (settings.out / "plans" / f"{plan.id}.json").exists():
-        return Budgeted(plan, asked)  # its runs have begun
+    nothing_to_reduce = {"candidates", "trials", "steps"} <= set(keep) and len(list(_networks(plan, keep))) == 1
+    if nothing_to_reduce or (settings.out / "plans" / f"{plan.id}.json").exists():  # or its runs have begun
+        return Budgeted(plan, asked)
     times = StepTimes(settings.device, settings.data_root)
     at_once = workers or default_workers(settings.device)
 
@@ -128,8 +129,6 @@ def _reduction(asked: Plan, smaller: Plan, full: float, fitted: float, budget: f
         changes.append(f"{counted(smaller.trials, 'trial')} instead of {asked.trials}")
     if before.steps != after.steps:
         changes.append(f"{counted(after.steps, 'step')} instead of {before.steps}")
-    if not changes:
-        return f"about {duration(fitted)} here, more than {_minutes(budget)}: what was set leaves nothing to reduce"
     aim = f"to fit {_minutes(budget)}" if fitted <= budget else f"to about {duration(fitted)}, the least there is"
     return f"reduced {aim} (all would take about {duration(full)} here): {', '.join(changes)}"
 

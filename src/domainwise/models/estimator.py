@@ -63,10 +63,9 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {name: value for name, value in params.items() if name not in arguments}
         former = self.algorithm
         super().set_params(**arguments)
-        known = isinstance(self.algorithm, str) and self.algorithm in ALGORITHMS  # `fit` says what is wrong
-        if known and self.algorithm is not former:
-            legal = ALGORITHMS[self.algorithm].space
-            self._hparams = {name: value for name, value in self._hparams.items() if name in legal}
+        if all(isinstance(name, str) and name in ALGORITHMS for name in (former, self.algorithm)):
+            gone = set(ALGORITHMS[former].space) - set(ALGORITHMS[self.algorithm].space)
+            self._hparams = {name: value for name, value in self._hparams.items() if name not in gone}
         self._hparams = {**self._hparams, **given}
         return self
 
