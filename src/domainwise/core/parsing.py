@@ -91,7 +91,7 @@ def parse_any(data: bytes, where: object, advice: str, *, nan: bool = False) -> 
 def check(value: Any, kind: type[T], where: object, advice: str) -> T:
     """Values of JSON as a value of this type."""
     try:
-        return cast(T, _checker(kind)(value))
+        return cast(T, _checker(kind)(value))  # type: ignore[arg-type]
     except _WrongError as error:
         raise UserError(f"{where}: {error}: {advice}") from None
 
@@ -116,8 +116,8 @@ class _WrongError(ValueError):
 
 
 def _wrong(value: Any, expected: str) -> _WrongError:
-    kinds = {dict: "an object", list: "a list", tuple: "a list"}
-    shown = kinds.get(type(value)) or json.dumps(value, default=repr)
+    containers = "an object" if isinstance(value, dict) else "a list" if isinstance(value, (list, tuple)) else ""
+    shown = containers or json.dumps(value, default=repr)
     return _WrongError(f"must be {expected}, not {_short(shown)}")
 
 
@@ -267,8 +267,8 @@ def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) > LONGEST_LIST:
             raise _wrong(value, f"a list of at most {LONGEST_LIST:,}")
-        at_once = numbers and value and set(map(type, value)) == {float} and all(map(math.isfinite, value))
-        if at_once and numbers.low <= min(value) and max(value) <= numbers.high:
+        finite = set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        if finite and numbers and (numbers == Range() or numbers.low <= min(value) <= max(value) <= numbers.high):
             return kind(value)
         return kind(item_check(item) for item in value)
 
