@@ -301,5 +301,5 @@ def test_every_algorithm_can_be_sized_without_memory(model: dw.Model) -> None:
     for name, algorithm in ALGORITHMS.items():
         hparams = {key: parameter.default for key, parameter in at_scale(algorithm.space, "small").items()}
         for network in ("small-cnn", "resnet18-scratch"):
-            with pytest.raises(UserError, match="do not fit the card: .* is missing instead of"):
+            with pytest.raises(UserError, match=r"do not fit the card: .* is missing instead of"):
                 check_sizes(replace(model.card, algorithm=name, network=network, hparams=hparams), {})

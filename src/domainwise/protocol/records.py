@@ -5,10 +5,8 @@ torch is imported only where tensors are saved or loaded: reading records must n
 
 import json
 import logging
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from operator import itemgetter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +14,6 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import lock_holder
 from domainwise.core.parsing import (
-    LARGEST_NUMBER,
     Count,
     Fraction,
     Longest,
@@ -185,7 +182,9 @@ class RunFolder:
             where = f"{path}, line {number}"
             values = parse_any(unseal(line + b"\n"), where, ADVICE)
             ended = isinstance(values, dict) and "status" in values and path == self.records_file
-            kind = Status if ended else PenaltyRecord if path == self.penalties_file else Record
+            kind: type[Record | PenaltyRecord | Status] = Record
+            if ended or path == self.penalties_file:
+                kind = Status if ended else PenaltyRecord
             row = check(values, kind, where, ADVICE)
             if row.run != self.run.id:
                 raise UserError(f"{where}: a row of another run ({row.run}), not of {self.run.id}: {ADVICE}")
@@ -317,38 +316,3 @@ def _append(path: Path, rows: Iterable[Record | PenaltyRecord | Status]) -> None
     short = (replace(row, reason=row.reason[:LONGEST_REASON]) if isinstance(row, Status) else row for row in rows)
     if lines := "".join(json.dumps(asdict(row)) + "\n" for row in short).encode():
         append_block(path, lines)
-
-
-def read_columns(lines: bytes, run: Run) -> tuple[dict[str, Sequence[Any]], Status | None]:
-    """The whole records of a run as columns, checked column by column: many times faster than row by row.
-
-    Raises ValueError, TypeError or KeyError for anything unlike what we write; `RunFolder.read` says what is wrong.
-    """
-    rows = json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]")
-    if lines.count(b'": ') != sum(map(len, rows)):
-        raise ValueError("repeated names, or another spelling than ours")
-    status = check(rows.pop(), Status, "", "") if rows and "status" in rows[-1] else None
-    if not rows:
-        return {name: [] for name in RECORD_FIELDS}, status
-    names = tuple(rows[0])
-    if set(map(len, rows)) != {len(names)} or not REQUIRED <= set(names) <= RECORD_FIELDS:
-        raise ValueError("missing or unknown fields")
-    columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))
-    for name, values in columns.items():
-        if not set(map(type, values)) <= KINDS.get(name, {int, float}):
-            raise ValueError(f"{name} of another type")
-        if name in ("run", "domain", "split"):
-            check(list(set(values)), list[str], "", "")
-        elif not all(map(math.isfinite, values)) or (name != "loss" and min(values) < 0):
-            raise ValueError(f"{name} out of range")
-    if max(columns["accuracy"]) > 1 or max(columns["step"]) > LARGEST_NUMBER:
-        raise ValueError("an accuracy is from 0 to 1")
-    if {*columns["run"], *([status.run] if status else [])} - {run.id}:
-        raise ValueError("rows of another run")
-    return columns, status
-
-
-RECORD_FIELDS = {one.name for one in fields(Record)}
-REQUIRED = {one.name for one in fields(Record) if one.default is MISSING}
-KINDS: dict[str, set[type]] = {"run": {str}, "domain": {str}, "split": {str}, "step": {int}}
-"""The types of a column; others hold numbers."""

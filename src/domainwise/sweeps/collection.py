@@ -18,7 +18,8 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.records import PenaltyRecord, RunFolder, Status, read_columns
+from domainwise.protocol.record_columns import read_columns
+from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.plan import read_plan
