@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLock
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
@@ -468,7 +469,8 @@ def test_records_of_an_ended_run_that_were_cut_short_are_damage(folder: RunFolde
             folder.read()
         status = folder.status()
         assert status is not None and status.status == "failed" and "cut short" in status.reason
-    assert folder.reopen(retry=True) == ([], None)
+    with RunLock(folder.path):
+        assert folder.reopen(retry=True) == ([], None)
     assert not folder.model_file.exists() and folder.model_file.with_suffix(".damaged").exists()
 
 

@@ -193,8 +193,12 @@ class RunFolder:
 
     def check_unfinished(self) -> None:
         """Raises UserError if a run whose records do not say how it ended has a model all the same."""
-        if self.model_file.exists() and not self.checkpoint_file.exists() and lock_holder(self.path) is None:
+        if self._has_ended() and lock_holder(self.path) is None:
             raise UserError(f"{self.records_file} is cut short (its run has ended and has a model): {ADVICE}")
+
+    def _has_ended(self) -> bool:
+        """Whether the other files are those of a run that has ended: it has a model, and no checkpoint."""
+        return self.model_file.exists() and not self.checkpoint_file.exists()
 
     def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
         """What `read` reads. Damaged records of a run that may be tried again are set aside, and it begins anew."""
@@ -205,6 +209,9 @@ class RunFolder:
             if not retry:
                 raise
             self._set_aside(str(damage))
+            return [], None
+        if status is None and self._has_ended():
+            self._set_aside(f"{self.records_file} is cut short")
             return [], None
         return records, status
 
