@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from domainwise.core.errors import UserError
-from domainwise.core.parsing import Count, Fraction, Longest, check, parse, parse_any, read_file
+from domainwise.core.parsing import Count, FilePath, Fraction, Longest, check, parse, parse_any, read_file
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Row:
     loss: float = 0.0
     flag: bool = False
     note: Annotated[str, Longest(3)] = ""
+    file: FilePath = ""
     parts: tuple[tuple[str, int], ...] = ()
     values: dict[str, float | str | None] = field(default_factory=dict)
     anything: Any = None
@@ -67,7 +68,7 @@ def test_good_values_are_kept_as_they_are(more: dict[str, Any]) -> None:
         ({"name": None}, '"name" must be a text of at most 1,000 characters, not null'),
         ({"name": "x" * 5000}, '"name" must be a text of at most 1,000 characters, not "xxx'),
         ({"name": "\ud800"}, '"name" must be Unicode text'),
-        ({"name": "a\0b"}, '"name" must be a text without NUL'),
+        ({"file": "a\0b"}, '"file" must be a text without NUL'),
         ({"note": "long"}, '"note" must be a text of at most 3 characters'),
         ({"state": "dnoe"}, '"state" must be one of "done", "failed", not "dnoe"'),
         ({"state": ["done"]}, '"state" must be one of "done", "failed", not a list'),

@@ -43,13 +43,15 @@ class Longest:
     """The most characters of a text, for an annotation."""
 
     length: int
+    nul: bool = True
+    """Whether it may contain NUL, which no path may."""
 
 
 Count = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 Fraction = Annotated[float, Range(0, 1)]
 Seconds = Annotated[float, Range(0)]
-FilePath = Annotated[str, Longest(4_200)]
+FilePath = Annotated[str, Longest(4_200, nul=False)]
 
 
 def read_file(path: Path, advice: str, limit: int = LARGEST_FILE) -> bytes:
@@ -138,12 +140,12 @@ def _refuse(constant: str) -> Any:
     raise _WrongError(f"{constant} is no JSON")
 
 
-def _text(value: Any, longest: int = LONGEST_TEXT) -> str:
+def _text(value: Any, longest: int = LONGEST_TEXT, nul: bool = True) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise _wrong(value, f"a text of at most {longest:,} characters")
     if not value.isascii() and any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in value):
         raise _wrong(value, "Unicode text")  # U+DC80 to U+DCFF are the bytes of file names that are not UTF-8
-    if "\0" in value:
+    if not nul and "\0" in value:
         raise _wrong(value, "a text without NUL")
     return value
 
@@ -227,7 +229,7 @@ def _raise(error: Exception) -> Any:
 
 def _limited(kind: Any, limit: Range | Longest) -> Check:
     if isinstance(limit, Longest):
-        return lambda value: _text(value, limit.length)
+        return lambda value: _text(value, limit.length, limit.nul)
     whole = kind is int
     return lambda value: (_integer if whole else _number)(value, limit.low, limit.high)
 
