@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ import safetensors.torch
 import torch
 
 import domainwise as dw
+from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import checksum
 from domainwise.models.card import Card
 from domainwise.models.folder import CARD, REFERENCE, WEIGHTS
+from domainwise.models.model import check_sizes
+from domainwise.protocol.spaces import at_scale
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
 
@@ -270,3 +275,31 @@ def test_a_folder_that_cannot_be_written_to(model: dw.Model, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to"):
         model.save(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"shape": [1 << 24], "mean": [0.0] * (1 << 10), "std": [1.0] * (1 << 10)},
+        {"shape": [3, 2048, 2048]},
+        {"network": "mlp", "shape": [3, 2000, 2000]},
+        {"classes": [f"class {number}" for number in range(200_000)]},
+        {"domains": {f"domain {number}": 5 for number in range(50_000)}, "shape": [3, 256, 256]},
+    ],
+    ids=["vector", "image", "layer", "classes", "domains"],
+)
+def test_a_card_that_asks_for_gigabytes_is_refused_before_they_are_taken(saved: Path, edit: dict[str, Any]) -> None:
+    change(saved, lambda card: card.update(edit))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError) as caught:
+        dw.load_model(saved, device="cpu")
+    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000, "kB"
+
+
+def test_every_algorithm_can_be_sized_without_memory(model: dw.Model) -> None:
+    for name, algorithm in ALGORITHMS.items():
+        hparams = {key: parameter.default for key, parameter in at_scale(algorithm.space, "small").items()}
+        for network in ("small-cnn", "resnet18-scratch"):
+            with pytest.raises(UserError, match=r"do not fit the card: .* is missing instead of"):
+                check_sizes(replace(model.card, algorithm=name, network=network, hparams=hparams), {})

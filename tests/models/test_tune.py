@@ -112,7 +112,7 @@ def test_the_best_mean_over_domains_and_trials_is_chosen_with_its_number_of_step
 
     def unseen(run: Run, step: int) -> float:
         if (run.algorithm, run.draw) == ("DAT", 1):
-            return {0: 0.1, 5: 0.9, 10: 0.2}[step] - 0.1 * (run.test_domains[0] == "b") - 0.02 * run.trial
+            return {0: 0.2, 5: 0.9, 10: 0.2}[step] - 0.1 * (run.test_domains[0] == "b") - 0.02 * run.trial
         return 0.95 if run.test_domains[0] == "a" else 0.6  # better on one domain, worse on average
 
     record(plan, tmp_path, unseen)

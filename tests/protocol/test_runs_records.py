@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from domainwise.core.errors import UserError
+from domainwise.core.locks import RunLock
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.protocol.records import Record, RunFolder, Status, row_values
+from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status, row_values
 from domainwise.protocol.runs import FORMAT, Run, added
 from domainwise.sweeps.plan_run import plan_run
 
@@ -425,3 +426,96 @@ def test_a_model_with_shared_weights_can_be_saved(folder: RunFolder, run: Run) -
     folder.finish(end(run), weights)
     back = folder.load_model()
     assert all(torch.equal(back[name], weight) for name, weight in weights.items())
+
+
+# damage
+
+
+def test_a_checkpoint_vouches_for_the_records_it_continues(
+    folder: RunFolder, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = rows(run)
+    folder.append(written[:3])
+    folder.append(written[3:6])
+    folder.save_checkpoint({"next_step": 2})
+    folder.append(written[6:])
+    assert folder.load_checkpoint() == {"next_step": 2}
+    assert folder.rewind(1) == written[:6]
+    assert folder.load_checkpoint() == {"next_step": 2}, "rewinding changes no byte that is kept"
+    lines = folder.records_file.read_bytes().splitlines(keepends=True)
+    folder.records_file.write_bytes(b"".join(lines[:3]))
+    assert folder.read() == (written[:3], None), "whole in itself"
+    assert folder.load_checkpoint() is None and not folder.checkpoint_file.exists()
+    assert folder.read() == ([], None) and folder.records_file.with_suffix(".damaged").exists()
+    assert "lacks rows that checkpoint.pt continues" in caplog.text and "begins anew" in caplog.text
+
+
+def test_emptied_or_missing_records_beside_a_checkpoint_begin_anew(folder: RunFolder, run: Run) -> None:
+    for empty in (True, False):
+        folder.append(rows(run))
+        folder.save_checkpoint({"next_step": 3})
+        folder.records_file.write_bytes(b"") if empty else folder.records_file.unlink()
+        assert folder.load_checkpoint() is None
+
+
+def test_a_checkpoint_of_another_run_is_none(folder: RunFolder, tmp_path: Path, run: Run) -> None:
+    other = RunFolder(tmp_path, replace(run, trial=3))
+    other.create()
+    other.save_checkpoint({"next_step": 3})
+    folder.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes())
+    assert folder.load_checkpoint() is None and not folder.checkpoint_file.exists()
+
+
+def test_records_of_an_ended_run_that_were_cut_short_are_damage(folder: RunFolder, run: Run) -> None:
+    folder.append(rows(run))
+    folder.finish(end(run), {"w": torch.zeros(2)})
+    lines = folder.records_file.read_bytes().splitlines(keepends=True)
+    for text in (b"".join(lines[:-1]), b""):
+        folder.records_file.write_bytes(text)
+        with pytest.raises(UserError, match=r"records\.jsonl is cut short \(its run has ended and has a model\)"):
+            folder.read()
+        status = folder.status()
+        assert status is not None and status.status == "failed" and "cut short" in status.reason
+    with RunLock(folder.path):
+        assert folder.reopen(retry=True) == ([], None)
+    assert not folder.model_file.exists() and folder.model_file.with_suffix(".damaged").exists()
+
+
+def test_penalties_of_an_ended_run_reach_as_far_as_its_records(tmp_path: Path, run: Run) -> None:
+    folder = RunFolder(tmp_path, replace(run, track=("penalties",)))
+    folder.create()
+    for step in range(2):
+        folder.append_penalties([PenaltyRecord(folder.run.id, step, "scene1", 1.0, 2.0, 3.0, 4.0)])
+        folder.append([Record(folder.run.id, step, "scene1", "out", 0.5, 1.0, 1.0)])
+    folder.append([Status(folder.run.id, 1, "done", "")])
+    assert len(folder.read_penalties()) == 2
+    first, _ = folder.penalties_file.read_bytes().splitlines(keepends=True)
+    folder.penalties_file.write_bytes(first)
+    with pytest.raises(UserError, match=r"penalties\.jsonl lacks evaluations of its run"):
+        folder.read_penalties()
+
+
+def test_rows_of_another_run_are_refused(folder: RunFolder, run: Run) -> None:
+    folder.append([replace(rows(run)[0], run="0123456789abcdef")])
+    with pytest.raises(UserError, match="line 1: a row of another run"):
+        folder.read()
+
+
+def test_a_damaged_audit_is_named_and_older_ones_are_read(folder: RunFolder) -> None:
+    folder.save_audit({"sentence": "It follows colour."})
+    assert folder.read_audit() == {"sentence": "It follows colour."}
+    text = folder.audit_file.read_text()
+    folder.audit_file.write_text(text.replace("colour", "colors"))
+    with pytest.raises(UserError, match=r"audit\.json is damaged .*: delete it, and audit the model again"):
+        folder.read_audit()
+    folder.audit_file.write_text('{"sentence": "Old."}')
+    assert folder.read_audit() == {"sentence": "Old."}
+    folder.audit_file.write_text('{"sentence": 3}')
+    with pytest.raises(UserError, match='"sentence" must be a text'):
+        folder.read_audit()
+
+
+def test_a_long_reason_is_cut(folder: RunFolder, run: Run) -> None:
+    folder.append([Status(run.id, 0, "failed", "x" * 100_000)])
+    status = folder.status()
+    assert status is not None and 1000 < len(status.reason) <= 10_000

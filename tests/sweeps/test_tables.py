@@ -196,7 +196,7 @@ def test_all_rules_side_by_side(domainwise: Command, tmp_path: Path) -> None:
         ("table file", "file is not a folder"),
         ("status nowhere", "nowhere is not a folder: give the folder of a sweep"),
         ("status empty", "empty holds neither a plan nor a run"),
-        ("status foreign", r"foreign/plans/x.json is not a plan of this version"),
+        ("status foreign", r'foreign/plans/x.json: "dataset" is missing'),
     ],
 )
 def test_mistakes_are_one_line(domainwise: Command, tmp_path: Path, arguments: str, complaint: str) -> None:

@@ -43,13 +43,15 @@ class Longest:
     """The most characters of a text, for an annotation."""
 
     length: int
+    nul: bool = True
+    """Whether it may contain NUL, which no path may."""
 
 
 Count = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 Fraction = Annotated[float, Range(0, 1)]
 Seconds = Annotated[float, Range(0)]
-FilePath = Annotated[str, Longest(4_200)]
+FilePath = Annotated[str, Longest(4_200, nul=False)]
 
 
 def read_file(path: Path | str, advice: str, limit: int = LARGEST_FILE) -> bytes:
@@ -79,7 +81,7 @@ def parse_any(data: bytes, where: object, advice: str, *, nan: bool = False) -> 
 def check(value: Any, kind: type[T], where: object, advice: str) -> T:
     """Values of JSON as a value of this type."""
     try:
-        return cast(T, _checker(kind)(value))
+        return cast(T, _checker(kind)(value))  # type: ignore[arg-type]
     except _WrongError as error:
         raise UserError(f"{where}: {error}: {advice}") from None
 
@@ -104,8 +106,8 @@ class _WrongError(ValueError):
 
 
 def _wrong(value: Any, expected: str) -> _WrongError:
-    kinds = {dict: "an object", list: "a list", tuple: "a list"}
-    shown = kinds.get(type(value)) or json.dumps(value, default=repr)
+    containers = "an object" if isinstance(value, dict) else "a list" if isinstance(value, (list, tuple)) else ""
+    shown = containers or json.dumps(value, default=repr)
     return _WrongError(f"must be {expected}, not {_short(shown)}")
 
 
@@ -126,12 +128,12 @@ def _refuse(constant: str) -> Any:
     raise _WrongError(f"{constant} is no JSON")
 
 
-def _text(value: Any, longest: int = LONGEST_TEXT) -> str:
+def _text(value: Any, longest: int = LONGEST_TEXT, nul: bool = True) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise _wrong(value, f"a text of at most {longest:,} characters")
     if not value.isascii() and any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in value):
         raise _wrong(value, "Unicode text")  # U+DC80 to U+DCFF are the bytes of file names that are not UTF-8
-    if "\0" in value:
+    if not nul and "\0" in value:
         raise _wrong(value, "a text without NUL")
     return value
 
@@ -215,7 +217,7 @@ def _raise(error: Exception) -> Any:
 
 def _limited(kind: Any, limit: Range | Longest) -> Check:
     if isinstance(limit, Longest):
-        return lambda value: _text(value, limit.length)
+        return lambda value: _text(value, limit.length, limit.nul)
     whole = kind is int
     return lambda value: (_integer if whole else _number)(value, limit.low, limit.high)
 
@@ -255,8 +257,8 @@ def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) 
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) > LONGEST_LIST:
             raise _wrong(value, f"a list of at most {LONGEST_LIST:,}")
-        at_once = numbers and value and set(map(type, value)) == {float} and all(map(math.isfinite, value))
-        if at_once and numbers.low <= min(value) and max(value) <= numbers.high:
+        finite = set(map(type, value)) == {float} and all(map(math.isfinite, value))
+        if finite and numbers and (numbers == Range() or numbers.low <= min(value) <= max(value) <= numbers.high):
             return kind(value)
         return kind(item_check(item) for item in value)
 

@@ -36,7 +36,7 @@ def load_weights(path: Path, advice: str = "restore it or train again") -> "dict
     if not path.is_file():
         raise UserError(f"{path} is {'no file' if path.exists() else 'missing'}: {advice}")
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
             metadata = file.metadata() or {}
     except OSError as error:

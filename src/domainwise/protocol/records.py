@@ -196,7 +196,9 @@ class RunFolder:
             where = f"{path}, line {number}"
             values = parse_any(unseal(line + b"\n"), where, ADVICE)
             ended = isinstance(values, dict) and "status" in values and path == self.records_file
-            kind = Status if ended else PenaltyRecord if path == self.penalties_file else Record
+            kind: type[Record | PenaltyRecord | Status] = Record
+            if ended or path == self.penalties_file:
+                kind = Status if ended else PenaltyRecord
             row = check(values, kind, where, ADVICE)
             if row.run != self.run.id:
                 raise UserError(f"{where}: a row of another run ({row.run}), not of {self.run.id}: {ADVICE}")
@@ -205,8 +207,12 @@ class RunFolder:
 
     def check_unfinished(self) -> None:
         """Raises UserError if a run whose records do not say how it ended has a model all the same."""
-        if self.model_file.exists() and not self.checkpoint_file.exists() and lock_holder(self.path) is None:
+        if self._has_ended() and lock_holder(self.path) is None:
             raise UserError(f"{self.records_file} is cut short (its run has ended and has a model): {ADVICE}")
+
+    def _has_ended(self) -> bool:
+        """Whether the other files are those of a run that has ended: it has a model, and no checkpoint."""
+        return self.model_file.exists() and not self.checkpoint_file.exists()
 
     def reopen(self, retry: bool) -> tuple[list[Record], Status | None]:
         """What `read` reads. Damaged records of a run that may be tried again are set aside, and it begins anew."""
@@ -217,6 +223,9 @@ class RunFolder:
             if not retry:
                 raise
             self._set_aside(str(damage))
+            return [], None
+        if status is None and self._has_ended():
+            self._set_aside(f"{self.records_file} is cut short")
             return [], None
         return records, status
 

@@ -101,7 +101,7 @@ class Run:
     def from_description(cls, description: Any, where: object = "a run", advice: str = "plan it again") -> "Run":
         """The run that JSON values describe, checked; `where` says where they come from."""
         if isinstance(description, dict) and (known := description.get("format")) != FORMAT:
-            shown = check(known, Any, where, advice)  # type: ignore[arg-type]
+            shown = check(known, Any, where, advice)
             raise UserError(f"{where}: a run of format {shown!r}; this version reads format {FORMAT}")
         return check(description, cls, where, advice)
 

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.compressed import unpacked
 from domainwise.core.errors import UserError, unknown
-from domainwise.core.parsing import FilePath, Positive, check, parse, parse_any, read_file
+from domainwise.core.parsing import FilePath, Range, check, parse, parse_any, read_file
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS
@@ -54,8 +54,8 @@ class Plan:
 
     dataset: FilePath
     algorithms: tuple[str, ...]
-    draws: Positive = 20
-    trials: Positive = 3
+    draws: Annotated[int, Range(1, 10_000)] = 20
+    trials: Annotated[int, Range(1, 10_000)] = 3
     setting: str = "multi"
     space: str = "domainbed"
     test_domains: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
         data = Environments(described.name, images, labels, sizes, described.classes, mean, std)
         if len(images) != len(labels) or sum(sizes.values()) != len(images):
             raise ValueError("its parts differ in length")
-    except (OSError, EOFError, ValueError, TypeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
         raise UserError(f"{folder} holds no whole data ({error}): {ADVICE}") from None
     if state is not None and state != described.state:
         raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")
