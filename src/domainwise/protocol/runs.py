@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
@@ -91,8 +91,10 @@ class Run:
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
         values = vars(self)
-        left_out = {name for name, default in _added_fields(type(self)).items() if values[name] == default}
-        return {name: values[name] for name in _field_names(type(self)) if name not in left_out}
+        left_out = {
+            name for name, default in _added_fields(cast(Hashable, type(self))).items() if values[name] == default
+        }
+        return {name: values[name] for name in _field_names(cast(Hashable, type(self))) if name not in left_out}
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Run":
@@ -132,10 +134,10 @@ class Run:
 
 
 @cache
-def _field_names(kind: type[Run]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
+def _field_names(kind: Hashable) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cast(type[Run], kind)))
 
 
 @cache
-def _added_fields(kind: type[Run]) -> dict[str, Any]:
-    return {one.name: one.default for one in fields(kind) if one.metadata.get("added")}
+def _added_fields(kind: Hashable) -> dict[str, Any]:
+    return {one.name: one.default for one in fields(cast(type[Run], kind)) if one.metadata.get("added")}
