@@ -3,12 +3,15 @@
 import gzip
 import json
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commands import Command
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
@@ -232,3 +235,81 @@ def test_what_cannot_be_published_or_read(sweep: Path, tmp_path: Path, domainwis
         (tmp_path / "empty" / FILE).write_bytes(damage)
         with pytest.raises(UserError, match=r"runs\.jsonl\.gz.*: restore it, or publish again"):
             collect(tmp_path / "empty")
+
+
+KILLED = """
+import os, signal, shutil, sys
+from pathlib import Path
+from domainwise.reports.publish import publish, unpack
+
+name, source, base, *old = sys.argv[1:]
+work = {"publish": publish, "unpack": unpack}[name]
+
+def killed_at(last, target):
+    count = 0
+    def dies(event, arguments):
+        nonlocal count
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir") and str(target) in str(arguments[0]):
+            count += 1
+            if count > last:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(dies)
+    work(Path(source), target)
+
+for last in range(1, 400, 3):
+    target = Path(base) / str(last)
+    if old:
+        shutil.copytree(old[0], target)
+    child = os.fork()
+    if not child:
+        killed_at(last, target)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+def killed_everywhere(work: str, source: Path, base: Path, *old: Path) -> list[Path]:
+    """The targets of a command that was killed at its first file, at its fourth and so on; of the last it was not."""
+    base.mkdir()
+    subprocess.run([sys.executable, "-c", KILLED, work, *map(str, (source, base, *old))], check=True)
+    return sorted(base.iterdir(), key=lambda path: int(path.name))
+
+
+def test_a_publication_is_old_or_new_wherever_it_is_killed(tmp_path: Path) -> None:
+    small = replace(PLAN, algorithms=("ERM",), draws=1, trials=1, pairs=False)
+    larger = replace(small, draws=2)
+    luck = random.Random(3)
+    for run in small.runs():
+        keep(tmp_path / "sweep", run, luck)
+    small.save(tmp_path / "sweep")
+    publish(tmp_path / "sweep", tmp_path / "old")
+    for run in larger.runs():
+        if run.draw == 1:
+            keep(tmp_path / "sweep", run, luck)
+    larger.save(tmp_path / "sweep")
+    publish(tmp_path / "sweep", tmp_path / "new")
+
+    def contents(folder: Path) -> dict[str, bytes]:
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return {name: data for name, data in found.items() if ".tmp/" not in name}
+
+    old, new = contents(tmp_path / "old"), contents(tmp_path / "new")
+    targets = killed_everywhere("publish", tmp_path / "sweep", tmp_path / "killed", tmp_path / "old")
+    for target in targets:
+        collect(target)
+    left = list(map(contents, targets))
+    assert left[0] == old and left[-1] == new and all(one in (old, new) for one in left) and len(left) > 4
+
+
+def test_no_half_of_a_run_counts_wherever_unpacking_is_killed(tmp_path: Path) -> None:
+    small = replace(PLAN, algorithms=("ERM",), draws=1, trials=1, pairs=False)
+    for run in small.runs():
+        keep(tmp_path / "sweep", run, random.Random(3))
+    publish(tmp_path / "sweep", tmp_path / "published")
+    for target in killed_everywhere("unpack", tmp_path / "published", tmp_path / "killed"):
+        found = collect(files.writable_folder(target))
+        assert found.notes == () and {curve.run.id for curve in found.curves} == set(found.statuses)
+        assert all(len(curve.steps) == 11 for curve in found.curves)
+        unpack(tmp_path / "published", target)
+        assert len(collect(target).statuses) == len(small.runs())

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from commands import Command, standard_json
+from domainwise.cli import status
 from domainwise.core.locks import RunLock
 from domainwise.core.phrasing import counted, duration
 from domainwise.core.table import comma_separated
@@ -21,7 +22,8 @@ from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import mark_failed
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.tables import AccuracyTable, AccuracyTables, tables
-from handmade_records import COLOURS, colours, write_done_run, write_sweep
+from domainwise.sweeps.tables import table as domainwise_table
+from handmade_records import COLOURS, colours, write_done_run, write_run, write_sweep
 from scores import scores
 
 FORMATS = ("terminal", "markdown", "latex", "csv", "json")
@@ -356,3 +358,74 @@ def test_a_table_of_candidates_does_not_call_them_draws(tmp_path: Path) -> None:
     replace(plan, search="draws").save(folder)
     (table,) = tables(collect(folder), "oracle")
     assert "2 draws x 2 trials" in table.as_table().markdown(), "only if all plans are of candidates"
+
+
+# runs that are not finished
+
+
+@pytest.fixture
+def half_done(tmp_path: Path) -> Path:
+    """A sweep in which one run has failed and one goes on, both after a first evaluation far below the others."""
+    folder = write_sweep(tmp_path / "runs")
+    for trial, ended in enumerate(("failed", "")):
+        run = colours("ERM", "+90%", trial=2 + trial)
+        write_run(folder, run, {"+90% in": [0.01]}, ended=ended, steps=(0,))
+    return folder
+
+
+def test_runs_that_are_not_finished_are_left_out_and_named(half_done: Path, domainwise: Command) -> None:
+    whole = domainwise("table", write_sweep(half_done.parent / "whole"), "--format", "json")
+    told = domainwise("table", half_done, "--format", "json")
+    (ours,), (expected,) = (standard_json(result.out)["tables"] for result in (told, whole))
+    assert ours["rows"] == expected["rows"] and not ours["partial"]
+    (sentence,) = ours["completeness"]
+    assert sentence.startswith("left out: 1 run not finished (") and "1 run failed (" in sentence
+    for form in ("terminal", "markdown", "latex", "csv"):
+        told = domainwise("table", half_done, "--format", form)
+        assert "left out: 1 run not" in " ".join((told.out + told.err).split()), form
+    partial = domainwise("table", half_done, "--partial", "--format", "markdown").out
+    assert "per cent (partial)" in partial and "partial, with 1 run not finished (" in partial and "26.0" in partial
+    (table,) = domainwise_table(half_done)
+    assert "left out" in table.caption and domainwise_table(half_done, partial=True)[0].partial
+
+
+def test_nothing_finished_is_one_line_that_names_the_option(tmp_path: Path, domainwise: Command) -> None:
+    for trial in range(2):
+        write_run(tmp_path / "runs", colours("ERM", "+90%", trial=trial), ended="")
+    for words in (("table",), ("figure", "methods")):
+        told = domainwise(*words, tmp_path / "runs")
+        assert told.is_one_line_error and told.err.rstrip().endswith("(--partial)"), told.err
+        assert "none of 2 runs there is finished (2 not finished)" in told.err
+    assert domainwise("table", tmp_path / "runs", "--partial").status == 0
+
+
+def test_figures_and_pages_say_which_runs_they_leave_out(half_done: Path, domainwise: Command) -> None:
+    for extra, sentence in ((), "left out: 1 run"), (("--partial",), "partial, with 1 run"):
+        drawn = domainwise("figure", "methods", half_done, "--out", half_done / "x.png", *extra)
+        assert drawn.status == 0 and sentence in drawn.out
+        page = domainwise("report", half_done, "--no-models", "--out", half_done / "x.html", *extra)
+        assert sentence in page.err and sentence in (half_done / "x.html").read_text()
+
+
+def test_status_names_a_run_that_cannot_be_read(tmp_path: Path, domainwise: Command) -> None:
+    folder = write_sweep(tmp_path / "runs")
+    bad = next(folder.glob("*/records.jsonl"))
+    bad.unlink()
+    bad.mkdir()
+    told = domainwise("status", folder)
+    assert told.status == 0 and f"{bad.parent.name}: skipped (records.jsonl cannot be read" in told.err
+    plan_sweep("ColoredMNIST", ("ERM",), draws=1, trials=1).save(folder)
+    (folder / "plans" / "broken.json").mkdir()
+    told = domainwise("status", folder)
+    assert told.status == 0 and "broken.json cannot be read (not a regular file)" in told.err
+
+
+def test_watching_in_a_pipe_prints_lines_and_ends(
+    tmp_path: Path, domainwise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = colours("ERM", "+90%")
+    folder = write_run(tmp_path, run, ended="")
+    monkeypatch.setattr(status.time, "sleep", lambda _: folder.append([Status(run.id, 20, "done", "")]))
+    told = domainwise("status", tmp_path, "--watch").out.splitlines()
+    assert [line.split(":")[1].split(",")[0] for line in told[:3]] == [" 0 done", " 0 done", " 1 done"]
+    assert all(line.isprintable() for line in told)

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
@@ -94,8 +95,10 @@ class Run:
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
         values = vars(self)
-        left_out = {name for name, default in _added_fields(type(self)).items() if values[name] == default}
-        return {name: values[name] for name in _field_names(type(self)) if name not in left_out}
+        left_out = {
+            name for name, default in _added_fields(cast(Hashable, type(self))).items() if values[name] == default
+        }
+        return {name: values[name] for name in _field_names(cast(Hashable, type(self))) if name not in left_out}
 
     @classmethod
     def from_description(cls, description: Any, where: object = "a run", advice: str = "plan it again") -> "Run":
@@ -140,10 +143,10 @@ class Run:
 
 
 @cache
-def _field_names(kind: type[Run]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind))
+def _field_names(kind: Hashable) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cast(type[Run], kind)))
 
 
 @cache
-def _added_fields(kind: type[Run]) -> dict[str, Any]:
-    return {one.name: one.default for one in fields(kind) if one.metadata.get("added")}
+def _added_fields(kind: Hashable) -> dict[str, Any]:
+    return {one.name: one.default for one in fields(cast(type[Run], kind)) if one.metadata.get("added")}

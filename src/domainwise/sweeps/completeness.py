@@ -32,7 +32,8 @@ class Completeness:
         for run in runs:
             status = statuses.get(run.id)
             by_state["" if status is None else status.status].append(run.id)
-        return cls(*(tuple(by_state[state]) for state in ("", "failed", "diverged")), partial, named)
+        unfinished, failed, diverged = (tuple(by_state[state]) for state in ("", "failed", "diverged"))
+        return cls(unfinished, failed, diverged, partial, named)
 
     @property
     def incomplete(self) -> int:
