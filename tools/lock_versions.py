@@ -1,7 +1,7 @@
 """The pinned versions with the hashes of their files: `python tools/lock_versions.py > requirements.lock`.
 
-Reads constraints.txt, and from the package index the SHA-256 of every wheel that fits Python 3.11 or newer on Linux, macOS
-or Windows with a usual processor. torch is left out: which of its builds is installed depends on the machine's index.
+Reads constraints.txt, and from the package index the SHA-256 of every wheel for Python 3.11 or newer on Linux, macOS or
+Windows with a usual processor. torch is left out: which of its builds is installed depends on the machine's index.
 """
 
 import re
@@ -13,9 +13,7 @@ INDEX = "https://pypi.org/simple"
 LINK = re.compile(r'<a href="[^"]*#sha256=([0-9a-f]{64})"[^>]*>([^<]+)</a>')
 UNLOCKED = ("torch",)
 OLD = re.compile(r"-(cp2\d*|cp3\d|cp310|pp\d+|py2)-(?!.*abi3)")
-ODD = re.compile(
-    r"musllinux|ppc64|s390x|riscv|i686|win32|armv\d|loongarch|android|ios_|wasm|t-(?:many|mac|win)|graalpy"
-)
+ODD = re.compile(r"musllinux|ppc64|s390x|riscv|i686|win32|armv|android|ios_|wasm|t-(?:many|mac|win)")
 
 
 def hashes(name: str, version: str) -> list[str]:

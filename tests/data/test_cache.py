@@ -50,7 +50,7 @@ def by_hand(file: Path, size: int = SIZE) -> torch.Tensor:
 
 
 def entries(cache: Path) -> list[Path]:
-    return sorted(path for path in cache.glob("*/*") if path.name != ".lock")
+    return sorted(path for path in cache.glob("*/*") if path.name not in (".lock", ".source"))
 
 
 @pytest.fixture
