@@ -63,6 +63,8 @@ FLAGS, VALUED = ("--verbose", "-v"), ("--plugin", "--log-file", "--cache")
 """The global options, without a value and with one."""
 DISK_FULL = errno.ENOSPC, errno.EDQUOT
 BAD_PATH = errno.ENAMETOOLONG, errno.ELOOP
+LONGEST_PATH = 80
+"""Characters of such a path that are shown."""
 
 
 @app.callback()
@@ -169,7 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(torchrun.exit_status(2))
     except OSError as error:
         if error.errno in BAD_PATH:
-            _print_error(f"{os.strerror(error.errno)}: {str(error.filename)[:80]}...: give another path")
+            path = str(error.filename)
+            shown = path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}..."
+            _print_error(f"{os.strerror(error.errno)}: {shown}: give another path")
             sys.exit(torchrun.exit_status(2))
         if error.errno not in DISK_FULL:
             raise
