@@ -114,7 +114,9 @@ def test_a_domain_too_small_to_be_split_stops_before_anything_is_written(
     kind = {"train": ("--test-domain", "street"), "sweep": ("--algorithms", "ERM", "--hparams", 1, "--trials", 1)}
     where = ("--network", "small-cnn", "--out", tmp_path / "out")
     result = domainwise(command, "--data", photos, *kind[command], *where, *FEW)
-    assert result.status == 2 and not result.out and f"photos/{small}: 3 images; a domain needs at least 5" in result.err
+    assert (
+        result.status == 2 and not result.out and f"photos/{small}: 3 images; a domain needs at least 5" in result.err
+    )
     assert not (tmp_path / "out").exists()
 
 
