@@ -7,6 +7,8 @@ LOWEST := .venv-lowest
 # The torch of `make test-lowest`, where the lowest that pyproject.toml allows cannot be had: LOWEST_TORCH=2.13.0
 LOWEST_TORCH ?=
 READY  := $(VENV)/.ready
+# The hashes that installed packages must have; `make LOCK=` installs without, where an index has packages of its own build.
+LOCK ?= requirements.lock
 # Where domainwise is there already: make reproduce-cmnist DOMAINWISE='python3 -m domainwise'
 DOMAINWISE ?= $(BIN)/domainwise
 
@@ -18,9 +20,10 @@ export MPLCONFIGDIR  := $(CURDIR)/$(VENV)/cache/matplotlib
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "domainwise needs Python 3.11 or newer: set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
+	$(if $(LOCK),$(BIN)/pip install --quiet --require-hashes --no-deps --requirement $(LOCK))
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	rm -rf $(VENV)/cache/pip
 	touch $@

@@ -316,5 +316,7 @@ def _changed_state(value: Any, luck: random.Random, path: str = "") -> tuple[Any
             return copy, f"{path}/{key} missing"
         copy[key], what = _changed_state(value[key], luck, f"{path}/{key}")
         return (tuple(copy) if isinstance(value, tuple) else copy), what
-    wrong = luck.choice((None, -1, 10**30, float("nan"), "x", [], {}, torch.zeros(3), torch.full((2, 2), torch.nan)))
+    wrong: Any = luck.choice(
+        (None, -1, 10**30, float("nan"), "x", [], {}, torch.zeros(3), torch.full((2, 2), torch.nan))
+    )
     return wrong, f"{path} is {str(wrong)[:40]}"

@@ -7,6 +7,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from attacks.tries import Outcome
 
@@ -65,7 +66,8 @@ def write_runs(folder: Path, where: str, payload: str) -> None:
         for unseen in ("scene1", "scene2"):
             run = plan_run("BackgroundDigits", algorithm, [unseen], steps=21, evaluate_every=10)
             if where in ("variant", "algorithm", "dataset", "network"):
-                run = replace(run, **{where: payload})
+                hostile: dict[str, Any] = {where: payload}
+                run = replace(run, **hostile)
             if where == "domain":
                 run = replace(run, test_domains=(payload,))
             kept = RunFolder(folder, run)

@@ -50,7 +50,7 @@ def by_hand(file: Path, size: int = SIZE) -> torch.Tensor:
 
 
 def entries(cache: Path) -> list[Path]:
-    return sorted(path for path in cache.glob("*/*") if path.name != ".lock")
+    return sorted(path for path in cache.glob("*/*") if path.name not in (".lock", ".source"))
 
 
 @pytest.fixture
@@ -391,8 +391,9 @@ def test_what_is_cached_is_described_and_cleared_without_touching_other_files(tm
     cache = tmp_path / "cache"
     assert cached_images(cache) == []
     for name in ("photos", "paintings"):
+        files = files_in(tmp_path / name, 3)
         for size in (8, SIZE):
-            decode(files_in(tmp_path / name, 3), size, label=name, which=name, cache=cache)
+            decode(files, size, label=name, which=name, cache=cache)
     (cache / "photos-of-mine").mkdir()
     (cache / "notes.txt").touch()
     both = cached_images(cache)

@@ -193,9 +193,9 @@ def test_what_decoding_changes_is_noted(photos: Path) -> None:
     (photos / "readme.txt").touch()
     (photos / "new camera" / "cat").mkdir(parents=True)
     found = check(photos)
-    assert found.warnings == ["ignored 2 folders without images: fill or remove them: new camera/cat, new camera"]
+    assert found.warnings == ["ignored 2 folders without images: fill or remove: new camera/cat, new camera"]
     assert found.notes == [
-        "ignored 1 files or folders that are not images: readme.txt",
+        "ignored 1 item that cannot be an image: readme.txt",
         "1 image grey: repeated to three channels",
         "1 image with transparency: shown on white",
         "1 image CMYK: converted to RGB",
@@ -251,15 +251,15 @@ def test_whatever_a_training_leaves_out_is_counted_and_named_with_its_remedy(pho
     (photos / "street" / "fox").mkdir()
     found = check(photos)
     assert found.warnings == [
-        "ignored 2 images too deep: move them up to DIR/<domain>/<class>/: lab/cat/2024/x.png, lab/cat/2024/may/y.jpg",
-        "ignored 2 images too high: move them down to DIR/<domain>/<class>/: top.JPG, lab/z.png",
-        "ignored 2 pictures of a format that is not read: convert them to JPEG or PNG: lab/cat/phone.HEIC, "
+        "ignored 2 images too deep: move up to DIR/<domain>/<class>/: lab/cat/2024/x.png, lab/cat/2024/may/y.jpg",
+        "ignored 2 images too high: move down to DIR/<domain>/<class>/: top.JPG, lab/z.png",
+        "ignored 2 pictures of a format that is not read: convert to JPEG or PNG: lab/cat/phone.HEIC, "
         "lab/dog/camera.cr2",
-        "ignored 1 archives: unpack them, images at DIR/<domain>/<class>/: street/cat/more.zip",
-        "ignored 1 images in hidden folders: rename the folders if the images are meant: .thumbs/t.png",
-        "ignored 1 folders without images: fill or remove them: street/fox",
+        "ignored 1 archive not unpacked: put the images at DIR/<domain>/<class>/: street/cat/more.zip",
+        "ignored 1 image in hidden folders: rename the folders if the images are meant: .thumbs/t.png",
+        "ignored 1 folder without images: fill or remove: street/fox",
     ]
-    assert found.notes == ["ignored 1 files or folders that are not images: lab/cat/._x.png"]
+    assert found.notes == ["ignored 1 item that cannot be an image: lab/cat/._x.png"]
     assert found.as_json()["ignored"]["too_deep"] == ["lab/cat/2024/x.png", "lab/cat/2024/may/y.jpg"]
 
 

@@ -65,8 +65,8 @@ def test_stray_files_and_hidden_folders_are_ignored_and_noted(photos: Path) -> N
     left_out = {kind: sorted(paths) for kind, paths in found.left_out.kinds.items() if paths}
     assert left_out == {"too_high": ["lab/stray.png"], "other": sorted(other)}
     high, stray = found.notes()
-    assert high == "ignored 1 images too high: move them down to DIR/<domain>/<class>/: lab/stray.png"
-    assert stray.startswith("ignored 6 files or folders that are not images: ")
+    assert high == "ignored 1 image too high: move down to DIR/<domain>/<class>/: lab/stray.png"
+    assert stray.startswith("ignored 6 items that cannot be an image: ")
     assert scan(make_folder(photos.parent / "clean")).notes() == []
 
 
@@ -95,9 +95,9 @@ def test_every_algorithm_bears_a_class_that_is_missing_from_a_domain(tmp_path: P
     ("layout", "message"),
     [
         ([], "no images found in .*: images belong at DIR/<domain>/<class>/<image>$"),
-        (["cat/1.png", "dog/1.png"], "ignored 2 images too high: move them down to .*: cat/1.png, dog/1.png"),
-        (["lab/cat/new/1.png"], "ignored 1 images too deep: move them up to .*: lab/cat/new/1.png"),
-        (["lab/cat/1.HEIC"], "ignored 1 pictures of a format that is not read: convert them .*: lab/cat/1.HEIC"),
+        (["cat/1.png", "dog/1.png"], "ignored 2 images too high: move down to .*: cat/1.png, dog/1.png"),
+        (["lab/cat/new/1.png"], "ignored 1 image too deep: move up to .*: lab/cat/new/1.png"),
+        (["lab/cat/1.HEIC"], "ignored 1 picture of a format that is not read: convert .*: lab/cat/1.HEIC"),
         (["lab/cat/1.txt"], "no images found"),
     ],
 )

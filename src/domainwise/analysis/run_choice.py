@@ -1,5 +1,6 @@
 """Which trained models to analyse: run folders as given, or of a sweep one per method."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from domainwise.protocol.dataset_names import FOLDER, matching, titles
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Search, searches, select
 from domainwise.sweeps.collection import collect
+
+log = logging.getLogger("domainwise")
 
 RULE = "training-domain"
 """Selects the run of each method and, where the run has kept them, the weights of its model."""
@@ -45,7 +48,10 @@ def run_folders(paths: Sequence[Path], wanted: RunFilter | None = None) -> list[
 
 def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     """One run per method, all with the same unseen domain and trial, each selected by training-domain validation."""
-    curves = [curve for curves in collect(folder).experiments().values() for curve in curves]
+    collection = collect(folder)
+    for note in collection.notes:
+        log.warning("%s", note)
+    curves = [curve for curves in collection.experiments().values() for curve in curves]
     usable = [curve for curve in curves if has_model(folder / curve.run.id)]
     if not usable:
         raise UserError(f"{folder}: no run there is done and has its model")

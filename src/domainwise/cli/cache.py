@@ -1,5 +1,6 @@
 """`domainwise data cache list`, `domainwise data cache clear`."""
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,10 +80,9 @@ def clear(
 
 
 def _agreed(question: str) -> bool:
-    try:
-        return typer.confirm(question)
-    except typer.Abort:
-        raise UserError("nothing was removed: answer y, or do not be asked", argument="yes") from None
+    if not sys.stdin.isatty():
+        raise UserError("nothing was removed: there is no terminal to ask at", argument="yes")
+    return typer.confirm(question)
 
 
 def _megabytes(cached: "list[CachedImages]") -> str:

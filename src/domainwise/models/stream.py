@@ -13,7 +13,7 @@ from torch import Tensor
 from domainwise.core.errors import UserError
 from domainwise.data.images.decode import SUFFIXES
 from domainwise.data.images.read import MODES, read_image
-from domainwise.data.sources.folder import hidden
+from domainwise.data.sources.left_out import hidden
 from domainwise.models.model import Model
 
 

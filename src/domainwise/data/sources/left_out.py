@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from domainwise.core.phrasing import counted
 from domainwise.data.images.decode import SUFFIXES
 
 UNREAD = (
@@ -15,16 +16,16 @@ UNREAD = (
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar", ".zst")
 
 KINDS = {
-    "too_deep": "images too deep: move them up to DIR/<domain>/<class>/",
-    "too_high": "images too high: move them down to DIR/<domain>/<class>/",
-    "unread": "pictures of a format that is not read: convert them to JPEG or PNG",
-    "archives": "archives: unpack them, images at DIR/<domain>/<class>/",
-    "hidden": "images in hidden folders: rename the folders if the images are meant",
-    "names": "files or folders whose names are not UTF-8: rename them",
-    "empty": "folders without images: fill or remove them",
-    "other": "files or folders that are not images",
+    "too_deep": ("image", "too deep: move up to DIR/<domain>/<class>/"),
+    "too_high": ("image", "too high: move down to DIR/<domain>/<class>/"),
+    "unread": ("picture", "of a format that is not read: convert to JPEG or PNG"),
+    "archives": ("archive", "not unpacked: put the images at DIR/<domain>/<class>/"),
+    "hidden": ("image", "in hidden folders: rename the folders if the images are meant"),
+    "names": ("name", "not in UTF-8: rename the file or folder"),
+    "empty": ("folder", "without images: fill or remove"),
+    "other": ("item", "that cannot be an image"),
 }
-"""What the kinds are, and what to do; most likely a mistake first."""
+"""What the things of a kind are, and what to do; most likely a mistake first."""
 HARMLESS = ("other",)
 SHOWN = 3
 
@@ -61,13 +62,11 @@ class LeftOut:
     def lines(self, *, harmless: bool) -> list[str]:
         """One line per kind: how many, what they are, what to do, and the first of them."""
         return [
-            f"ignored {len(paths):,} {KINDS[kind]}: {', '.join(paths[:SHOWN])}{', ...' if len(paths) > SHOWN else ''}"
+            f"ignored {counted(len(paths), KINDS[kind][0])} {KINDS[kind][1]}: {', '.join(paths[:SHOWN])}"
+            + (", ..." if len(paths) > SHOWN else "")
             for kind, paths in self.kinds.items()
             if paths and (kind in HARMLESS) == harmless
         ]
-
-    def paths(self) -> tuple[str, ...]:
-        return tuple(path for paths in self.kinds.values() for path in paths)
 
 
 def hidden(name: str) -> bool:
