@@ -237,7 +237,8 @@ def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
     except (ValueError, TypeError, KeyError):
         records, status = folder.read()
         return Curve.of(folder.run, records), status
-    return Curve(folder.run, tuple(steps), accuracy, training_loss=known_losses(list(losses.values()))), status
+    seconds = rows[-1].get("seconds") if rows else None
+    return Curve(folder.run, tuple(steps), accuracy, {}, known_losses(list(losses.values())), seconds), status
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
