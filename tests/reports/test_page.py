@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape as html_escape
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ from domainwise.models import fit  # noqa: F401 (it keeps the `train` it finds, 
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Method
-from domainwise.protocol.statistics import Estimate
+from domainwise.protocol.statistics import Estimate, estimate
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page import drawing
 from domainwise.reports.page.drawing import AxisScale, Bar, panels
 from domainwise.reports.page.write import write_page
+from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command, train_command
 from domainwise.sweeps.domainbed import export_domainbed
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
+from domainwise.sweeps.tables import tables
 from handmade_records import COLOURS
 
-NASTY = "<script>alert('x')</script>&\"'"
+NASTY = "<script>alert('x')</script>&\"'</svg>$\x1b\x01"
+SHOWN_NASTY = NASTY.replace("\x1b", "␛").replace("\x01", "␁")
 
 
 def keep(folder: Path, run: Run, top: float, ended: str = "done") -> None:
@@ -293,18 +297,18 @@ def test_columns_sort_by_mouse_and_by_key(browser: Browser, sample: Path, width:
     first = browser.evaluate(VISIBLE_METHODS)
     values = (
         "[...document.querySelectorAll('.accuracies')].find(e => e.getClientRects().length)"
-        ".querySelectorAll('tbody tr').values().map(row => Number(row.cells[2].dataset.value)).toArray()"
+        ".querySelectorAll('tbody tr').values().map(row => Number(row.cells[1].dataset.value)).toArray()"
     )
-    browser.click(".accuracies thead th:nth-child(3) button")
+    browser.click(".accuracies thead th:nth-child(2) button")
     falling = browser.evaluate(values)
     assert falling == sorted(falling, reverse=True) and len(set(falling)) == 3
     sorts = "[...document.querySelectorAll('.accuracies')[0].querySelectorAll('[aria-sort]')].map(e => e.ariaSort)"
-    assert browser.evaluate(sorts) == ["none", "none", "descending", "none", "none", "none"]
+    assert browser.evaluate(sorts) == ["none", "descending", "none", "none", "none", "none"]
     browser.press("Enter", 13)
     assert browser.evaluate(values) == sorted(falling), "the button has the focus: Enter turns the order round"
     browser.click(".accuracies thead th:nth-child(1) button")
     assert browser.evaluate(VISIBLE_METHODS) == first
-    browser.click(".accuracies thead th:last-child button")
+    browser.click(".accuracies thead th:nth-child(3) button")
     assert browser.evaluate(VISIBLE_METHODS)[-1] == "ERM", "what has no number stays below"
     assert browser.complaints == []
 
@@ -330,15 +334,87 @@ def test_names_from_folders_are_text(browser: Browser, tmp_path: Path) -> None:
     kept.create()
     kept.append([Status(failed.id, 0, "failed", NASTY)])
     path = write_page(tmp_path)[0]
-    assert "<script>alert" not in path.read_text() and path.read_text().count("<script>") == 1
+    text = path.read_text()
+    assert "<script>alert" not in text and text.count("<script>") == 1
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text)
     browser.open(path, width=390)
-    assert browser.complaints == [] and browser.evaluate(OVERFLOW) == 0
-    assert browser.evaluate("document.querySelector('h2').innerText") == NASTY
-    assert NASTY in browser.evaluate("document.querySelector('.accuracies th:nth-child(2)').innerText")
+    assert browser.complaints == [] and browser.evaluate(OVERFLOW) == 0 and all(browser.evaluate(IMAGES))
+    assert browser.evaluate("document.querySelector('h2').innerText") == SHOWN_NASTY
+    assert SHOWN_NASTY in browser.evaluate("document.querySelector('.accuracies th:nth-child(4)').innerText")
+    assert SHOWN_NASTY in browser.evaluate("document.querySelector('.verdicts').innerText")
     assert browser.evaluate("document.scripts.length") == 1
     browser.click(".accuracies thead th:nth-child(2) button")
     browser.click(".legend button")
-    assert browser.complaints == []
+    point_at(browser, ".panel svg", 0.5)
+    tip = browser.evaluate("document.querySelector('.tip').innerText")
+    assert NASTY in tip and browser.evaluate("document.querySelector('.tip').querySelectorAll('script').length") == 0
+    assert browser.evaluate("document.scripts.length") == 1 and browser.complaints == []
+
+
+def point_at(browser: Browser, selector: str, share: float) -> None:
+    """Moves the pointer to this share of an element's width."""
+    browser.evaluate(
+        f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
+        f" const b = e.getBoundingClientRect(); e.dispatchEvent(new PointerEvent('pointermove',"
+        f" {{clientX: b.left + {share} * b.width, clientY: b.top + b.height / 2, bubbles: true}})); }})()"
+    )
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_pointer_shows_the_values_of_a_step(browser: Browser, sample: Path, width: int) -> None:
+    browser.open(sample, width=width)
+    (table,) = tables(collect(sample.parent), "training-domain")
+    curves = [curve for curve in collect(sample.parent).curves if curve.run.test_domains == ("+90%",)]
+    point_at(browser, ".panel svg", 1.0)
+    tip = browser.evaluate("document.querySelector('.tip').innerText").split("\n")
+    assert tip[0] == "step 40" and len(tip) == 1 + len(table.rows)
+    for row in table.rows:
+        own = [100 * curve.accuracy["+90%", "in"][-1] for curve in curves if curve.run.algorithm == str(row.method)]
+        assert f"{row.method}: {estimate(own)}" in tip
+    values = [float(line.split(": ")[1].split()[0]) for line in tip[1:]]
+    assert values == sorted(values, reverse=True), "the best first, as in the picture"
+    assert browser.evaluate(OVERFLOW) == 0 and browser.complaints == []
+    browser.evaluate("document.querySelector('.panel svg').dispatchEvent(new PointerEvent('pointerleave'))")
+    assert browser.evaluate("document.querySelector('.tip').hidden")
+
+
+@needs_chromium
+def test_a_phone_shows_average_and_difference_without_scrolling(browser: Browser, sample: Path) -> None:
+    browser.open(sample, width=390)
+    headings = "[...document.querySelectorAll('.accuracies')].find(e => e.getClientRects().length).tHead.rows[0].cells"
+    assert browser.evaluate(f"[...{headings}].slice(1, 3).map(e => e.innerText.trim())") == ["average", "minus ERM"]
+    assert browser.evaluate(f"{headings}[2].getBoundingClientRect().right") <= 390
+
+
+def test_the_verdict_stands_on_top_under_every_rule(tmp_path: Path) -> None:
+    text = page(search(tmp_path))
+    top = text[: text.index("<main>")]
+    for rule in ("training-domain", "oracle"):
+        (table,) = tables(collect(tmp_path), rule)
+        assert f'<li data-rule="{rule}">{html_escape(table.verdict).replace("&#x27;", "&#39;")}</li>' in top
+        assert table.test in text and f'href="#curves-1-{rule}">Curves</a>' in top
+        assert f'id="curves-1-{rule}"' in text
+    anchors = re.findall(r'href="#([^"]+)"', top)
+    assert anchors and all(f'id="{anchor}"' in text for anchor in anchors)
+    assert "chance 50.0" in text and "Chance is 50.0 %" in text
+
+
+def test_the_training_loss_is_drawn_where_it_was_recorded(tmp_path: Path) -> None:
+    search(tmp_path)
+    assert "Training loss" not in page(tmp_path)
+    for file in tmp_path.glob("*/records.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows = [row | {"training_loss": 3.0 - 0.05 * row["step"]} if "split" in row else row for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = page(tmp_path)
+    assert 'id="loss-1-oracle"' in text and 'aria-label="Training loss, unseen +90% against steps"' in text
+    assert r"3.000 \u00b1 0.000" in text and r"1.000 \u00b1 0.000" in text
+
+
+def test_times_per_method(tmp_path: Path) -> None:
+    text = plain(page(search(tmp_path)))
+    assert "algorithm runs time per run in all ERM 6 40 s 4 min 00 s" in text
 
 
 @needs_chromium

@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from browser import Browser, needs_chromium
+from domainwise.analysis.predictions import held_out_images, predictions
 from domainwise.cli import main
 from domainwise.data.sources.folder import image_folder
+from domainwise.engine.restore import restore
 from domainwise.engine.train import train
 from domainwise.reports.page import models
 from domainwise.reports.page.models import ModelOptions
@@ -39,7 +41,8 @@ def whole(trained: Path) -> tuple[Path, list[str]]:
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "SHIFT_IMAGES", 200)
-        return write_page(trained, models=ModelOptions(progress=told.append))[0], told
+        options = ModelOptions(progress=lambda what, done, total: told.append(f"{what}: {done} of {total}"))
+        return write_page(trained, models=options)[0], told
 
 
 def page(folder: Path) -> str:
@@ -48,18 +51,40 @@ def page(folder: Path) -> str:
 
 def test_attention_audit_and_perturbations_of_every_unseen_domain(whole: tuple[Path, list[str]]) -> None:
     text, told = whole[0].read_text(), whole[1]
-    assert told[:2] == [f"analysing 3 models, {unseen} unseen" for unseen in UNSEEN]
-    for heading in ("Attention", "What did it use?", "Perturbations"):
-        part = text[text.index(f"<h3>{heading}</h3>") :]
+    assert told == [
+        *(f"models, scene1 unseen: {done} of 7" for done in range(4)),
+        *(f"models, scene2 unseen: {done} of 7" for done in range(3, 7)),
+        "shift: 6 of 7",
+    ]
+    for heading in ("Attention", "What did it use?", "Confusion matrices", "Perturbations"):
+        part = text[text.index(f">{heading}</h3>") :]
         assert all(f"<summary>Unseen: {unseen}</summary>" in part for unseen in UNSEEN)
     pictures = [base64.b64decode(data) for data in re.findall(r"data:image/png;base64,([^\"]+)", text)]
     assert len(pictures) == 4 * len(UNSEEN) + 1, "heatmaps, audit, UAT's and DAT's perturbations; the shift"
     assert all(Image.open(io.BytesIO(picture)).width > 300 for picture in pictures)
     assert "% of the heat on the object" in text and "Does the perturbation fit the background?" in text
-    assert told[2:] == [f"shift, seed 0: {what}" for what in ("i.i.d. control", "scene1 unseen", "scene2 unseen")]
     assert "Which shift is it?" in text and "diversity shift dominates" in text
     assert "ot shown" not in text and "ot estimated" not in text
     assert text.count("(unseen)") >= 4 and "background alone" in text
+
+
+def test_confusion_matrices_are_those_of_the_models_shown_and_weights_are_named(
+    trained: Path, whole: tuple[Path, list[str]]
+) -> None:
+    text = whole[0].read_text()
+    run = plan_run("BackgroundDigits", "ERM", ["scene1"], steps=4, hparams={"batch_size": 8})
+    model = restore(trained / run.id)
+    assert f"ERM: {model.weights}; UAT: " in text and "weights of " in model.weights
+    shown = text[text.index(">Confusion matrices</h3>") :]
+    first = shown[shown.index("<tbody>") : shown.index("</tbody>")]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in re.findall("<tr>.*?</tr>", first)]
+    (held,) = (held for held in held_out_images(model) if held.domain == "scene1")
+    data = model.environments
+    predicted, truth = predictions(model, data.images[held.rows], "scene1"), data.labels[held.rows]
+    for label, cells in enumerate(rows):
+        of_class = predicted[truth == label]
+        shares = [100 * float((of_class == other).double().mean()) for other in range(10)]
+        assert cells == [*(f"{share:.0f}" if share >= 0.5 else "" for share in shares), str(len(of_class))]
 
 
 @needs_chromium
@@ -76,25 +101,28 @@ def test_every_picture_loads(whole: tuple[Path, list[str]], tmp_path: Path) -> N
 
 
 def test_records_alone_where_models_are_not_wanted_or_not_there(trained: Path, tmp_path: Path) -> None:
-    assert "<h3>Attention</h3>" not in write_page(trained, tmp_path / "page.html")[0].read_text()
+    assert ">Attention</h3>" not in write_page(trained, tmp_path / "page.html")[0].read_text()
     run = plan_run("BackgroundDigits", "ERM", ["scene1"], steps=2, hparams={"batch_size": 8})
     model = train(run, tmp_path).folder / "model.safetensors"
     whole = model.read_bytes()
     model.unlink()
     assert "not shown: no model was kept with these runs" in page(tmp_path)
     model.write_bytes(whole[:100])
-    assert re.search("not shown: .* is damaged .*: ", page(tmp_path))
+    model.with_name("best.safetensors").unlink(missing_ok=True)
+    text = page(tmp_path)
+    assert re.search("not shown: .*model.safetensors is damaged", text), text[text.index("not shown: ") :][:300]
 
 
 def test_whom_the_page_leaves_out_it_names(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "FEW", 2)
     monkeypatch.setattr(models, "SHIFT_IMAGES", 100)
-    told: list[str] = []
-    text = write_page(trained, tmp_path / "page.html", models=ModelOptions(progress=told.append))[0].read_text()
-    assert told[0] == "analysing 2 models, scene1 unseen", "ERM and DAT, as in the paper, not UAT"
+    totals: set[int] = set()
+    options = ModelOptions(progress=lambda _what, _done, total: totals.add(total))
+    text = write_page(trained, tmp_path / "page.html", models=options)[0].read_text()
+    assert totals == {2 * 2 + 1}, "ERM and DAT, as in the paper, not UAT; and the shift"
     words = "Of 3 methods, those of the paper&#39;s heatmaps; not shown: UAT."
-    for heading, end in (("Attention", "What did it use?"), ("What did it use?", "Perturbations")):
-        part = text[text.index(f"<h3>{heading}</h3>") : text.index(f"<h3>{end}</h3>")]
+    for heading, end in (("Attention", "What did it use?"), ("What did it use?", "Confusion matrices")):
+        part = text[text.index(f">{heading}</h3>") : text.index(f">{end}</h3>")]
         assert part.count(words) == len(UNSEEN)
 
 
@@ -111,8 +139,8 @@ def test_too_few_images_for_the_shift_leave_the_rest_whole(tmp_path: Path) -> No
     run = plan_run(image_folder(photos), "ERM", ["lab"], steps=2, hparams={"batch_size": 4}, image_size=32)
     train(run, tmp_path / "runs")
     text = page(tmp_path / "runs")
-    assert "<h3>Attention</h3>" in text and "incomplete" not in text
-    shift = text[text.index("<h3>Which shift is it?</h3>") :]
+    assert ">Attention</h3>" in text and "incomplete" not in text
+    shift = text[text.index(">Which shift is it?</h3>") :]
     assert "Not estimated: photos: 23 images per side are left" in shift and "at least 64 are needed." in shift
 
 
@@ -124,4 +152,4 @@ def test_one_runs_own_folder_shows_its_model(
     with pytest.raises(SystemExit) as stop:
         main(["report", str(one), "--json"])
     assert not stop.value.code and json.loads(capsys.readouterr().out)["runs"] == 1
-    assert "<h3>Attention</h3>" in (one / "report.html").read_text()
+    assert ">Attention</h3>" in (one / "report.html").read_text()

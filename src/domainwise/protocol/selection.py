@@ -66,24 +66,28 @@ class Curve:
     companions: Mapping[str, "Curve"] = field(default_factory=dict)
     training_loss: Floats | None = None
     """The mean loss of the training steps since the evaluation before; None in records of earlier versions."""
+    seconds: float | None = None
+    """How long the run took until its last evaluation, where that is known."""
 
     @classmethod
     def of(cls, run: Run, records: Iterable[Record]) -> "Curve":
         values: dict[tuple[str, str], dict[int, float]] = {}
         losses: dict[int, float | None] = {}
+        seconds: float | None = None
         for record in records:
+            seconds = record.seconds
             values.setdefault((record.domain, record.split), {})[record.step] = record.accuracy
             losses[record.step] = record.training_loss
         steps = tuple(sorted(set.intersection(*(set(v) for v in values.values())))) if values else ()
         accuracy = {part: np.array([v[step] for step in steps]) for part, v in values.items()}
-        return cls(run, steps, accuracy, training_loss=known_losses([losses[step] for step in steps]))
+        return cls(run, steps, accuracy, {}, known_losses([losses[step] for step in steps]), seconds)
 
     def until(self, step: int) -> "Curve":
         """The same run as if it had ended after this step."""
         count = sum(evaluated <= step for evaluated in self.steps)
         accuracy = {part: values[:count] for part, values in self.accuracy.items()}
         losses = None if self.training_loss is None else self.training_loss[:count]
-        return replace(self, steps=self.steps[:count], accuracy=accuracy, training_loss=losses)
+        return replace(self, steps=self.steps[:count], accuracy=accuracy, training_loss=losses, seconds=None)
 
     def mean(self, domains: Sequence[str], split: str) -> Floats | None:
         """The mean accuracy over domains, per step; None where one was not evaluated."""

@@ -56,8 +56,6 @@ class Collection(Tabular):
     """Every run found, evaluated or not."""
     searched: str = "draw"
     """What a search chooses from: draws, or candidates if all plans of the folder say so."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """{run's id: how long it had taken at its last evaluation}."""
     damaged: Mapping[str, str] = field(default_factory=dict)
     """{name of a run's folder: why it cannot be read}."""
     partial: bool = True
@@ -209,7 +207,6 @@ def _collect(folder: Path) -> Collection:
     statuses: dict[str, Status] = {}
     notes: list[str] = []
     runs: list[Run] = []
-    seconds: dict[str, float] = {}
     damaged: dict[str, str] = {}
     for path, found in read_runs(folder):
         if isinstance(found, UserError):
@@ -221,9 +218,8 @@ def _collect(folder: Path) -> Collection:
             statuses[found.run.id] = found.status
         if found.curve.steps:
             curves.append(found.curve)
-            seconds[found.run.id] = found.seconds
     searched = _searched(folder)
-    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), searched, seconds, damaged)
+    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), searched, damaged)
 
 
 def _searched(folder: Path) -> str:

@@ -94,7 +94,8 @@ class PublishedRun:
     @property
     def curve(self) -> Curve:
         values = {part: np.array(accuracies, dtype=np.float64) for part, accuracies in self.accuracy.items()}
-        return Curve(self.run, self.steps, values, training_loss=known_losses(self.training_loss))
+        seconds = self.seconds[-1] if self.seconds else None
+        return Curve(self.run, self.steps, values, {}, known_losses(self.training_loss), seconds)
 
     def records(self) -> list[Record]:
         """As the rows of a run's folder."""

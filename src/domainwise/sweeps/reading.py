@@ -20,12 +20,11 @@ IDENTITY = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What the folder of a run says: its evaluations, how it ended if it has, and the seconds it had taken by then."""
+    """What the folder of a run says: its evaluations, and how it ended if it has."""
 
     run: Run
     curve: Curve
     status: Status | None
-    seconds: float = 0.0
 
 
 def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
@@ -97,7 +96,7 @@ def read_records(run: Run, path: str) -> RunRecords:
     found = parse_records(data, run)
     if found is None:
         records, status = folder.read()
-        return RunRecords(run, Curve.of(run, records), status, records[-1].seconds if records else 0.0)
+        return RunRecords(run, Curve.of(run, records), status)
     columns, status = found
     if status is None:
         folder.check_unfinished()
@@ -105,8 +104,8 @@ def read_records(run: Run, path: str) -> RunRecords:
         return RunRecords(run, Curve(run, (), {}), status)
     accuracy = dict(zip(columns.parts, columns.values["accuracy"].T, strict=True))
     losses = None if columns.training_loss is None else known_losses(columns.training_loss)
-    curve = Curve(run, columns.steps, accuracy, training_loss=losses)
-    return RunRecords(run, curve, status, columns.seconds)
+    curve = Curve(run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds)
+    return RunRecords(run, curve, status)
 
 
 def parse_records(

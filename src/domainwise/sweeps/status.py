@@ -49,6 +49,7 @@ def sweep_progress(folder: Path, runs: Sequence[Run], collection: Collection | N
     """
     collection = collect(folder) if collection is None else collection
     begun = {run.id for run in collection.runs} if not is_published(folder) else set()
+    taken = {curve.run.id: curve.seconds for curve in collection.curves if curve.seconds is not None}
     statuses: list[Status] = []
     seconds: dict[str, float] = defaultdict(float)  # of each algorithm, over the runs that are done
     steps: dict[str, int] = defaultdict(int)
@@ -63,15 +64,15 @@ def sweep_progress(folder: Path, runs: Sequence[Run], collection: Collection | N
             running += run.id in begun and lock_holder(folder / run.id) is not None
             continue
         statuses.append(status)
-        if status.status == "done" and run.id in collection.seconds:
-            seconds[run.algorithm] += collection.seconds[run.id]
+        if status.status == "done" and run.id in taken:
+            seconds[run.algorithm] += taken[run.id]
             steps[run.algorithm] += run.steps
     seconds_left = None
     if steps and steps_left:
         measured = {algorithm: (seconds[algorithm], steps[algorithm]) for algorithm in steps}
         over_all = (sum(seconds.values()), sum(steps.values()))
         times = [(left, *measured.get(algorithm, over_all)) for algorithm, left in steps_left.items()]
-        seconds_left = sum(left * taken / done for left, taken, done in times) / max(1, running)
+        seconds_left = sum(left * spent / done for left, spent, done in times) / max(1, running)
     return _progress(runs, statuses, running, seconds_left)
 
 

@@ -152,6 +152,23 @@ class AccuracyTable(Tabular):
         return f"{row.difference.sentence(method, self.baseline)}."
 
     @property
+    def verdict(self) -> str:
+        """Whether any method is clearly ahead of the baseline, in a sentence or two."""
+        gaps = {str(row.method): row.difference for row in self.rows if row.difference is not None}
+        if not gaps:
+            return f"No method was compared with {self.baseline}."
+        best = max(gaps, key=lambda name: gaps[name].mean)
+        ahead = [name for name, gap in gaps.items() if gap.clear and gap.mean > 0]
+        if not ahead:
+            others = f"None of {len(gaps)} methods is clearly ahead of {self.baseline}. " if len(gaps) > 1 else ""
+            return f"{others}{gaps[best].sentence(best, self.baseline)}."
+        top = max(ahead, key=lambda name: gaps[name].mean)
+        if len(ahead) == 1:
+            return f"{gaps[top].sentence(top, self.baseline)}."
+        several = f"{len(ahead)} of {len(gaps)} methods are clearly ahead of {self.baseline}"
+        return f"{several}, most of all {top}: {gaps[top].measured}."
+
+    @property
     def test(self) -> str:
         """What "clear" means in the sentences of this table; empty where nothing is compared."""
         differences = [row.difference for row in self.rows if row.difference is not None]

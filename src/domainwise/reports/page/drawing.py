@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
@@ -60,6 +61,8 @@ class Line:
     band: str
     chosen: tuple[tuple[float, float, str], ...]
     """(x, y, words)."""
+    points: tuple[tuple[float, float, int, str], ...]
+    """(x, y, step, value in words), for the pointer."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,31 @@ class Panel:
     lines: tuple[Line, ...]
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
+    chance: float | None = None
+    """Where the accuracy of guessing lies, if within the axis."""
+
+    @property
+    def pointer(self) -> list[dict[str, Any]]:
+        """What the pointer shows, for the page's script."""
+        return [{"method": str(line.method), "points": line.points} for line in self.lines]
 
 
-def panels(by_column: dict[Column, list[LearningCurve]]) -> list[Panel]:
-    """A panel per column on common axes; accuracies before training may lie below them."""
+def panels(
+    by_column: dict[Column, list[LearningCurve]], chance: float | None = None, digits: int = 1, unit: str = " %"
+) -> list[Panel]:
+    """A panel per column on common axes; accuracies before training may lie below them. Without a unit, any values."""
     everything = [curve for curves in by_column.values() for curve in curves]
     last = max((one.steps[-1] for one in everything), default=0) or 1
-    low, high = _range(everything)
+    low, high = _range(everything) if unit else _free_range(everything)
     x = AxisScale(0, last, LEFT, WIDTH - RIGHT)
     y = AxisScale(low, high, HEIGHT - BOTTOM, TOP)
     x_ticks = tuple(
         (x(tick), f"{tick:g}") for tick in MaxNLocator(4, integer=True).tick_values(0, last) if tick <= last
     )
     y_ticks = tuple((y(tick), f"{tick:g}") for tick in MaxNLocator(5).tick_values(low, high) if low <= tick <= high)
+    mark = y(chance) if chance is not None and low <= chance <= high else None
     return [
-        Panel(str(column), tuple(_line(one, x, y) for one in curves), x_ticks, y_ticks)
+        Panel(str(column), tuple(_line(one, x, y, digits, unit) for one in curves), x_ticks, y_ticks, mark)
         for column, curves in by_column.items()
     ]
 
@@ -98,13 +111,25 @@ def _range(everything: Sequence[LearningCurve]) -> tuple[float, float]:
     return max(0.0, min(middle - span / 2, 100 - span)), min(100.0, max(middle + span / 2, span))
 
 
-def _line(one: LearningCurve, x: AxisScale, y: AxisScale) -> Line:
+def _free_range(everything: Sequence[LearningCurve]) -> tuple[float, float]:
+    """Of all means."""
+    values = [value for one in everything for value in one.mean]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    margin = 0.05 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _line(one: LearningCurve, x: AxisScale, y: AxisScale, digits: int, unit: str) -> Line:
     def path(values: Iterable[float], steps: Iterable[int]) -> str:
         return "L".join(f"{x(step):g},{y(value):g}" for step, value in zip(steps, values, strict=True))
 
     upper = [mean + error for mean, error in zip(one.mean, one.error, strict=True)]
     lower = [mean - error for mean, error in zip(one.mean, one.error, strict=True)]
     band = f"M{path(upper, one.steps)}L{path(lower[::-1], one.steps[::-1])}Z" if any(one.error) else ""
-    words = "{}, trial {}: {:.1f} % at step {}"
-    chosen = tuple((x(s), y(a), words.format(one.method, trial, a, s)) for s, a, trial in one.chosen)
-    return Line(one.method, f"M{path(one.mean, one.steps)}", band, chosen)
+    words = "{}, trial {}: {:.{}f}{} at step {}"
+    chosen = tuple((x(s), y(a), words.format(one.method, trial, a, digits, unit, s)) for s, a, trial in one.chosen)
+    points = tuple(
+        (x(step), y(e.mean), step, f"{e.mean:.{digits}f}" + ("" if e.error is None else f" ± {e.error:.{digits}f}"))
+        for step, e in zip(one.steps, one.estimates, strict=True)
+    )
+    return Line(one.method, f"M{path(one.mean, one.steps)}", band, chosen, points)

@@ -144,7 +144,10 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
     reason = no_shift = ""
     shift: Future[Picture] | None = None
     with ThreadPoolExecutor(1) as drawing:
-        draw: Draw = partial(drawing.submit, _picture)
+
+        def draw(title: str, caption: str, words: Sequence[str], figure: Callable[[], Figure]) -> Future[Picture]:
+            return drawing.submit(_picture, title, caption, words, figure)
+
         try:
             for column, saved in saved_models.items():
                 shown = _compared(saved)

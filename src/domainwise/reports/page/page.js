@@ -37,6 +37,47 @@ for (const legend of document.querySelectorAll(".legend")) {
   });
 }
 
+// The pointer over a panel of curves shows the values of the nearest step. Names are set as text, never as markup.
+const tip = document.querySelector(".tip");
+for (const panel of document.querySelectorAll("[data-pointer]")) {
+  const lines = JSON.parse(panel.dataset.pointer);
+  const mark = panel.querySelector(".pointer");
+  const hide = () => {
+    tip.hidden = true;
+    mark.setAttribute("visibility", "hidden");
+  };
+  const show = (event) => {
+    const box = panel.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * panel.viewBox.baseVal.width;
+    const nearest = (points) => points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
+    const all = lines.flatMap((line) => line.points);
+    if (!all.length) return;
+    const [at, , step] = nearest(all);
+    const rows = lines
+      .map((line) => [line, line.points.find((point) => point[2] === step)])
+      .filter(([, point]) => point)
+      .sort((a, b) => a[1][1] - b[1][1]);
+    const title = document.createElement("strong");
+    title.textContent = `step ${step}`;
+    tip.replaceChildren(title, ...rows.map(([line, point]) => {
+      const row = document.createElement("span");
+      const curve = [...panel.querySelectorAll(".learning-curve")][lines.indexOf(line)];
+      row.className = [...curve.classList].filter((name) => /^c\d$/.test(name)).join(" ");
+      row.textContent = `${line.method}: ${point[3]}`;
+      return row;
+    }));
+    tip.hidden = false;
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room)) + scrollX}px`;
+    tip.style.top = `${event.clientY + 16 + scrollY}px`;
+    for (const end of ["x1", "x2"]) mark.setAttribute(end, at);
+    mark.setAttribute("visibility", "visible");
+  };
+  panel.addEventListener("pointermove", show);
+  panel.addEventListener("pointerdown", show);
+  panel.addEventListener("pointerleave", hide);
+}
+
 // The chosen rule is kept in the address, so that it survives reloading and can be shared.
 const choose = () => {
   const radio = document.getElementById(`rule-${location.hash.slice(1)}`);

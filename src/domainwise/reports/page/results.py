@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from domainwise.core.phrasing import counted
+from domainwise.core.phrasing import counted, duration
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.dataset_names import title, titles
 from domainwise.protocol.selection import RULES, Column, Method, Selection
 from domainwise.protocol.statistics import AVERAGE, Choices, Difference, Estimate, accuracies, choices
-from domainwise.reports.learning_curves import learning_curves
+from domainwise.reports.learning_curves import learning_curves, training_loss
 from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
@@ -46,11 +46,21 @@ class DifferenceVerdict:
 
 @dataclass(frozen=True)
 class MethodLine:
-    """A row: one cell per column and the average last."""
+    """A row: the average first, then one cell per column."""
 
     row: Row
     cells: tuple[Cell, ...]
     verdict: DifferenceVerdict | None
+
+
+@dataclass(frozen=True)
+class Time:
+    """How long a method's runs took, in words."""
+
+    method: Method
+    runs: int
+    per_run: str
+    in_all: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class View:
     table: AccuracyTable
     lines: tuple[MethodLine, ...]
     panels: tuple[Panel, ...]
+    losses: tuple[Panel, ...]
+    """The loss of the same runs while training, where it was recorded."""
     chosen: tuple[tuple[Method, Column, int, Selection], ...]
     """(method, column, trial, choice)."""
     paper: str
@@ -79,6 +91,7 @@ class Section:
     facts: str
     views: dict[str, View]
     group: Group
+    times: tuple[Time, ...]
 
 
 @dataclass(frozen=True)
@@ -111,9 +124,23 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         name = names[group.experiment.dataset]
         views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
-            facts = _facts(group, next(iter(views.values())).table, completeness(collection, group))
-            result.append(Section(name, facts, views, group))
+            table = next(iter(views.values())).table
+            facts = _facts(group, table, completeness(collection, group))
+            result.append(Section(name, facts, views, group, _times(group, table)))
     return result
+
+
+def _times(group: Group, table: AccuracyTable) -> tuple[Time, ...]:
+    """Of every method whose runs say how long they took."""
+    times = []
+    for row in table.rows:
+        curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
+        known = [curve.seconds for curve in curves if curve.seconds]
+        if known:
+            mean = sum(known) / len(known)
+            per_run = duration(mean) if mean >= 10 else f"{mean:.1f} s"
+            times.append(Time(row.method, len(known), per_run, duration(sum(known))))
+    return tuple(times)
 
 
 def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
@@ -136,8 +163,9 @@ def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) ->
         for column in table.columns
         for trial in sorted(by_column.get(column, ()))
     )
-    drawn = panels(learning_curves(group.curves, chosen, table.columns))
-    return View(table, _lines(table, beside), tuple(drawn), flat, _sources(beside))
+    drawn = panels(learning_curves(group.curves, chosen, table.columns), table.chance)
+    losses = panels(learning_curves(group.curves, chosen, table.columns, training_loss), digits=3, unit="")
+    return View(table, _lines(table, beside), tuple(drawn), tuple(losses), flat, _sources(beside))
 
 
 def _sources(beside: Beside) -> str:
@@ -146,7 +174,7 @@ def _sources(beside: Beside) -> str:
 
 
 def _lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
-    columns = [_column(table, column, beside) for column in (*table.columns, AVERAGE)]
+    columns = [_column(table, column, beside) for column in (AVERAGE, *table.columns)]
     verdicts = _verdicts([row.difference for row in table.rows])
     cells = zip(*columns, strict=True)
     return tuple(MethodLine(row, c, verdict) for row, c, verdict in zip(table.rows, cells, verdicts, strict=True))

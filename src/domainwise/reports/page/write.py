@@ -16,7 +16,7 @@ from domainwise.core.phrasing import counted
 from domainwise.core.provenance import package_version
 from domainwise.core.registry import first_paragraph
 from domainwise.data.catalogue import usual_selection
-from domainwise.protocol.selection import RULES
+from domainwise.protocol.selection import RULES, Column, Method
 from domainwise.reports import style
 from domainwise.reports.page import drawing
 from domainwise.reports.page.pictures import Picture, ablations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from domainwise.reports.page.models import ModelInsights, ModelOptions
 
 NAME = "report.html"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 NOTES = 10
 """How many notes are shown."""
 
@@ -93,14 +94,17 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+        finalize=visible,
     )
     sources = {name: Markup(environment.loader.get_source(environment, f"page.{name}")[0]) for name in ("css", "js")}  # type: ignore[union-attr]
+    further = [more(folder, section, models) for section in shown]
     facts: dict[str, Any] = {
         "title": folder.resolve().name,
         "summary": summary(collection, shown),
         "sections": shown,
         "runs_on_all_domains": runs_on_all_domains(collection),
-        "more": [more(folder, section, models) for section in shown],
+        "more": further,
+        "contents": [contents(section, one) for section, one in zip(shown, further, strict=True)],
         "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[rule].__doc__)) for rule in rules},
         "rule": usual_rule(shown, rules),
         "colours": colours(shown),
@@ -113,6 +117,13 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
         "style": style,
     }
     return environment.get_template("page.html").render(**facts, **sources)
+
+
+def visible(value: Any) -> Any:
+    """Text with control characters as their pictures (␛ for escape): names may hold some, HTML may not."""
+    if isinstance(value, Markup) or not isinstance(value, str | Method | Column):
+        return value
+    return CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "␡", str(value))
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,22 @@ def more(folder: Path, section: Section, options: "ModelOptions | None") -> More
 
         models = analyse_models(folder, view, options)
     return More(rule, ablations(folder, section.group, rule), models)
+
+
+def contents(section: Section, further: More) -> list[tuple[str, str]]:
+    """(anchor, words) of the parts of an experiment that are the same under every rule."""
+    models = further.models
+    insights = models.insights if models is not None else ()
+    parts = {
+        ("times", "Times"): section.times,
+        ("figures", "Hyper-parameters"): further.ablations,
+        ("attention", "Attention"): insights,
+        ("use", "What did it use?"): insights,
+        ("confusion", "Confusion matrices"): insights,
+        ("perturbations", "Perturbations"): any(one.perturbations for one in insights),
+        ("shift", "Which shift is it?"): models is not None and (models.shift or models.no_shift),
+    }
+    return [name for name, there in parts.items() if there]
 
 
 def usual_rule(shown: Sequence[Section], rules: Sequence[str]) -> str:
