@@ -1,16 +1,19 @@
 """Files with damaged bytes or wrong values, one of every format, and the commands that read them."""
 
 import gzip
-import io
 import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attacks.tries import Answer, Try, ask
 from attacks.workspace import SMALL, photos, sweep_arguments, train_arguments
+from domainwise.core.parsing import checksum
+from domainwise.protocol import checkpoint_file
+from domainwise.protocol.checked_lines import unseal
 
 Command = tuple[str, ...]
 
@@ -64,13 +67,12 @@ def formats(workspace: Path) -> tuple[Format, ...]:
         Format(
             "penalties.jsonl", "sweep", "*/penalties.jsonl", (("figure", "penalties", "sweep", "--json"), *reading[3:5])
         ),
-        Format("model.safetensors of a run", "sweep", "*/model.safetensors", models),
+        Format("weights of a run", "sweep", "*/*.safetensors", models),
         Format("audit.json", "sweep", "*/audit.json", (("report", "sweep", "--no-models", "--out", "out.html"),)),
         Format("plan", "sweep", "plans/*.json", reading),
         Format("list of a plan's runs", "sweep", "plans/*.json.gz", reading[:5]),
         Format("checkpoint.pt", "unfinished", "*/checkpoint.pt", (continued,)),
         Format("records of an unfinished run", "unfinished", "*/*.json*", (continued,)),
-        Format("best.safetensors", "unfinished", "*/best.safetensors", (continued,)),
         Format("runs.jsonl.gz", "published", "runs.jsonl.gz", published),
         Format("published plan", "published", "plans/*", published[:3]),
         Format("model.json", "model", "model.json", using),
@@ -117,6 +119,8 @@ def byte_tries(workspace: Path, place: Path, count: int, seed: int) -> list[Try]
 
 
 def value_tries(workspace: Path, place: Path, count: int, seed: int) -> list[Try]:
+    """Every other one keeps the checksums, and must be noticed. In the rest they are made to fit, as somebody would who
+    changes a file on purpose: whatever such a file says is data, and must not be more than a line."""
     return _tries("values", workspace, place, count, seed, damage_values)
 
 
@@ -138,20 +142,23 @@ def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damag
         command = luck.choice(form.commands)
         file = luck.choice(files).relative_to(workspace)
         needs = (form.folder, *form.needs)
-        if form.comparable and command not in baselines:
+        forged = kind == "values" and (file.suffix == ".gz" or luck.random() < 0.5)
+        comparable = form.comparable and not forged
+        if comparable and command not in baselines:
             whole = Try(kind, number, form.name, "nothing", command, needs, watch=written(command))
             baselines[command] = answer = ask(whole, workspace, place)
             if answer.status:
                 raise SystemExit(f"domainwise {' '.join(command)} failed undamaged:\n{answer.out}{answer.err}")
 
-        def prepare(scratch: Path, file: Path = file, number: int = number) -> None:
-            damage(scratch / file, random.Random(f"{seed}/{kind}/{number}/damage"))
+        harm = partial(damage_values, forged=True) if forged else damage
 
-        what = _described(workspace / file, damage, random.Random(f"{seed}/{kind}/{number}/damage"), place)
-        baseline = baselines.get(command) if form.comparable else None
-        tries.append(
-            Try(kind, number, form.name, f"{file}: {what}", command, needs, prepare, written(command), baseline)
-        )
+        def prepare(scratch: Path, file: Path = file, number: int = number, harm: Damage = harm) -> None:
+            harm(scratch / file, random.Random(f"{seed}/{kind}/{number}/damage"))
+
+        what = _described(workspace / file, harm, random.Random(f"{seed}/{kind}/{number}/damage"), place)
+        what = f"{file}: {what}{', checksums made to fit' if forged else ''}"
+        baseline = baselines.get(command) if comparable else None
+        tries.append(Try(kind, number, form.name, what, command, needs, prepare, written(command), baseline, file.name))
     return tries
 
 
@@ -203,21 +210,24 @@ WRONG: Sequence[Any] = (
 )  # fmt: skip
 
 
-def damage_values(file: Path, luck: random.Random) -> str:
-    """Another value in a file that is otherwise whole, its checksum, where we know it, included."""
+def damage_values(file: Path, luck: random.Random, forged: bool = False) -> str:
+    """Another value in a file that is otherwise whole; its checksum is as it was, or, if forged, made to fit."""
     if file.suffix == ".safetensors":
-        return _tensors(file, luck)
+        return _tensors(file, luck, forged)
     if file.suffix == ".pt":
-        return _checkpoint(file, luck)
+        return _checkpoint(file, luck, forged)
     if file.suffix == ".npy" or file.suffix == ".bin":
         return damage_bytes(file, luck)
     packed = file.suffix == ".gz"
     text = (gzip.decompress(file.read_bytes()) if packed else file.read_bytes()).decode()
+    if forged and ".jsonl" in file.name:
+        text = unseal(text.encode()).decode()  # as an earlier version wrote it
     lines = text.splitlines() if ".jsonl" in file.name else [text]
     at = luck.randrange(len(lines))
     value = json.loads(lines[at])
     value, what = _changed(value, luck)
-    _seal(value)
+    if forged and isinstance(value, dict) and isinstance(value.get("checksum"), str):
+        value["checksum"] = checksum({name: item for name, item in value.items() if name != "checksum"})
     lines[at] = json.dumps(value) if what != "nested" else "[" * 100_000
     written = ("\n".join(lines) + "\n").encode(errors="surrogatepass")
     file.write_bytes(gzip.compress(written) if packed else written)
@@ -252,16 +262,7 @@ def _changed(value: Any, luck: random.Random, path: str = "") -> tuple[Any, str]
     return wrong, f"{path} is {shown if len(shown) < 40 else shown[:40] + '...'}"
 
 
-def _seal(value: Any) -> None:
-    """Recomputes the checksum of a model's card, as somebody would who changes it on purpose."""
-    from domainwise.models import card
-
-    if isinstance(value, dict) and isinstance(value.get("checksum"), str):
-        value.pop("checksum")
-        value["checksum"] = card._checksum(value)
-
-
-def _tensors(file: Path, luck: random.Random) -> str:
+def _tensors(file: Path, luck: random.Random, forged: bool) -> str:
     """A tensor of wrong values, shape or type, a missing or an unknown one, or a wrong header."""
     import safetensors.torch
     import torch
@@ -288,19 +289,19 @@ def _tensors(file: Path, luck: random.Random) -> str:
             "shape": torch.zeros(*old.shape, 2),
             "type": old.to(torch.int16),
         }[kind]
-    file.write_bytes(safetensors.torch.save(tensors))
+    metadata = json.loads(data[8 : 8 + length]).get("__metadata__")
+    file.write_bytes(safetensors.torch.save(tensors, None if forged else metadata))
     return f"{name}: {kind}"
 
 
-def _checkpoint(file: Path, luck: random.Random) -> str:
-    """A checkpoint whose tensors or numbers were changed, saved as torch saves it."""
-    import torch
-
-    state = torch.load(file, map_location="cpu", weights_only=True)
-    state, what = _changed_state(state, luck)
-    out = io.BytesIO()
-    torch.save(state, out)
-    file.write_bytes(out.getvalue())
+def _checkpoint(file: Path, luck: random.Random, forged: bool) -> str:
+    """A checkpoint whose tensors or numbers were changed."""
+    before = file.read_bytes()
+    state, what = _changed_state(checkpoint_file.load(file), luck)
+    checkpoint_file.save(file, state)
+    if not forged:
+        trailer = len(checkpoint_file.MAGIC) + 32
+        file.write_bytes(file.read_bytes()[:-trailer] + before[-trailer:])
     return what
 
 

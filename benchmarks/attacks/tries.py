@@ -37,6 +37,8 @@ PRELOADED = (
     "torch._dynamo",
 )
 GOOD = ("worked", "same", "said", "refused")
+PASSING = ("seconds", "seconds_left", "date", "checksum", "crc")
+"""Fields of JSON that differ from one execution to the next."""
 BAD = ("traceback", "hang", "crash", "mute", "silent", "lost", "executed")
 MEANINGS = {
     "worked": "did what was asked",
@@ -71,6 +73,8 @@ class Try:
     """Files and folders whose content is part of the command's result."""
     baseline: "Answer | None" = None
     """What the command answers when nothing is damaged."""
+    file: str = ""
+    """The name of the file that was damaged."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,8 @@ def preload() -> None:
     downloads.PAUSE_SECONDS = 0.0
 
 
-def classify(answer: Answer, baseline: Answer | None) -> str:
+def classify(answer: Answer, baseline: Answer | None, file: str = "") -> str:
+    """How a try ended; `file` is the name of the file that was damaged."""
     text = answer.err + answer.out
     if answer.status is None:
         return "hang"
@@ -125,7 +130,8 @@ def classify(answer: Answer, baseline: Answer | None) -> str:
         return "worked"
     if (answer.out, answer.content) == (baseline.out, baseline.content):
         return "same"
-    return "said" if _lines(answer.err) - _lines(baseline.err) else "silent"
+    named = file and answer.out.count(file) > baseline.out.count(file)
+    return "said" if named or _lines(answer.err) - _lines(baseline.err) else "silent"
 
 
 def _lines(text: str) -> set[str]:
@@ -142,7 +148,7 @@ def ask(one: Try, workspace: Path, place: Path) -> Answer:
 def outcomes(tries: Sequence[Try], workspace: Path, place: Path, jobs: int) -> Iterator[Outcome]:
     """The outcome of every try, as they end."""
     for one, answer, seconds in answers(tries, workspace, place, jobs):
-        outcome = classify(answer, one.baseline)
+        outcome = classify(answer, one.baseline, one.file)
         said = [line.strip() for line in answer.err.splitlines() if line.strip()] or answer.out.splitlines()
         command = "domainwise " + " ".join(a if len(a) < 60 else f"{a[:57]}..." for a in one.arguments)
         shown = f"{answer.out}\n{answer.err}"
@@ -284,5 +290,5 @@ def _without_times(text: str) -> str:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _timeless(v) for k, v in value.items() if k not in ("seconds", "seconds_left", "date", "checksum")}
+        return {name: _timeless(item) for name, item in value.items() if name not in PASSING}
     return [_timeless(one) for one in value] if isinstance(value, list) else value

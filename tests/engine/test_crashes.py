@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from domainwise.data import batches
 from domainwise.protocol.records import RunFolder
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Settings
@@ -127,7 +128,8 @@ def test_two_drivers_share_a_folder_and_no_run_is_done_twice(undisturbed: Result
 def test_a_run_out_of_memory_is_marked_and_the_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = quick_context()
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-    hopeless = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 10**10}, steps=2)
+    monkeypatch.setattr(batches, "available_memory", lambda: 2**24)
+    hopeless = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 10**6}, steps=2)
     fine = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, steps=2)
     ends = {e.run: e.ended for e in execute([hopeless, fine], Settings(tmp_path), workers=1) if e.ended}
     assert ends[fine].status == "done"

@@ -108,7 +108,7 @@ def test_no_folder_and_a_file_in_its_place(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"is no model \(it has no model.json\)"):
             dw.load_model(path)
     (tmp_path / CARD).mkdir()
-    with pytest.raises(UserError, match="is not a file"):
+    with pytest.raises(UserError, match="not a regular file"):
         dw.load_model(tmp_path)
 
 

@@ -121,7 +121,7 @@ def test_arm_copies_a_slice_of_the_pretrained_kernel(root: Path, tiny: str) -> N
 
 def test_a_model_trained_here_can_be_a_start(root: Path, tiny: str, tmp_path: Path) -> None:
     save_file(tensors(), root / "tiny.safetensors")
-    outcome = dw.train(plan(tiny), tmp_path / "runs", environments=environments(), device="cpu")
+    outcome = dw.train(plan(tiny), tmp_path / "runs", environments=environments(), device="cpu", save="last")
     model = outcome.folder / "model.safetensors"
     again = Session(plan(tiny, weights=str(model)), environments(), torch.device("cpu"))
     trained = outcome.algorithm.network.features[0].weight

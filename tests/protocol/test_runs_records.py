@@ -6,7 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -357,7 +357,7 @@ def test_the_status_is_the_last_line_and_the_checkpoint_goes(folder: RunFolder, 
     folder.append(rows(run))
     folder.save_checkpoint({"next_step": 3})
     folder.finish(end(run), {"w": torch.zeros(2)})
-    assert json.loads(folder.records_file.read_text().splitlines()[-1]).items() >= asdict(end(run)).items()
+    assert json.loads(folder.records_file.read_text().splitlines()[-1]).items() >= row_values(end(run)).items()
     assert {file.name for file in folder.path.iterdir()} == {"run.json", "records.jsonl", "model.safetensors"}
 
 

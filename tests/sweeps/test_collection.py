@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from domainwise.core.errors import UserError
+from domainwise.protocol.checked_lines import unseal
 from domainwise.protocol.columns import parse_columns
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps.collection import Collection, collect, with_companions
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import parse_records, read_curve
 from handmade_records import a_run, colours, rows, write_done_run, write_run
 
 
@@ -250,11 +251,11 @@ def test_only_a_few_runs_are_named(tmp_path: Path) -> None:
 
 def test_records_with_checksums_are_read_as_columns(tmp_path: Path) -> None:
     kept = write_run(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]})
-    lines = kept.records_file.read_text().splitlines(keepends=True)
-    with_sums = [line.replace("}\n", ', "crc": 123}\n') if i % 5 == 4 else line for i, line in enumerate(lines[:-1])]
-    plain, summed = (parse_columns("".join(text), kept.run.id) for text in (lines[:-1], with_sums))
-    assert plain is not None and summed is not None and summed.steps == plain.steps == (0, 10, 20)
-    np.testing.assert_array_equal(summed.values["accuracy"], plain.values["accuracy"])
+    sealed = kept.records_file.read_bytes()
+    (plain, _), (checked, status) = (parse_records(data, kept.run) for data in (unseal(sealed), sealed))
+    assert sealed != unseal(sealed) and status.status == "done" and checked.steps == plain.steps == (0, 10, 20)
+    np.testing.assert_array_equal(checked.values["accuracy"], plain.values["accuracy"])
+    assert parse_records(sealed.replace(b"0.2,", b"0.3,", 1), kept.run) is None
 
 
 @pytest.mark.parametrize("change", [('"loss"', '"lost"'), ("0.5,", "0.5x,"), ("scene2", "scene9"), ("}\n", "} \n")])

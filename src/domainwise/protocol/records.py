@@ -97,6 +97,7 @@ class _AuditSummary:
     commonest: dict[str, Any] = field(default_factory=dict)
     probe: dict[str, float] | None = None
     shortcut: dict[str, Any] | None = None
+    weights: str = ""
 
 
 def check_audit(values: Any, where: object, advice: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
@@ -108,7 +110,10 @@ def mark_failed(out: Path, run: Run, reason: Exception | str, device: str | None
         reason = f"{type(reason).__name__}: {reason}"
     folder = RunFolder(out, run)
     folder.create()
-    made_with = {} if device is None else provenance(pick_device(device)) | {"threads": run.threads}
+    made_with: dict[str, Any] = {}
+    if device is not None:
+        with suppress(UserError):  # the reason may be that there is no such device
+            made_with = provenance(pick_device(device)) | {"threads": run.threads}
     status = Status(run.id, folder.last_step() or 0, "failed", " ".join(str(reason).split())[:500], **made_with)
     folder.append([status])
     return status

@@ -11,7 +11,7 @@ import numpy as np
 from domainwise.core.locks import lock_holder
 from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import usual_selection
-from domainwise.protocol.records import Status
+from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve, Method
 from domainwise.sweeps.collection import Collection, collect
@@ -58,7 +58,7 @@ def sweep_progress(folder: Path, runs: Sequence[Run], collection: Collection | N
     for run in runs:
         status = collection.statuses.get(run.id)
         if run.id in collection.damaged:
-            status = Status(run.id, 0, "failed", collection.damaged[run.id])
+            status = Status(run.id, RunFolder(folder, run).last_step() or 0, "failed", collection.damaged[run.id])
         if status is None:
             steps_left[run.algorithm] += run.steps
             running += run.id in begun and lock_holder(folder / run.id) is not None
