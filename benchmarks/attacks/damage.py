@@ -27,6 +27,8 @@ class Format:
     pattern: str
     commands: tuple[Command, ...]
     needs: tuple[str, ...] = ()
+    optional: bool = False
+    """Whether a folder without such files is whole, too."""
     comparable: bool = True
     """Whether damage must be noticed: the user's own images, weights and results of DomainBed are what they are."""
 
@@ -74,7 +76,7 @@ def formats(workspace: Path) -> tuple[Format, ...]:
         Format("checkpoint.pt", "unfinished", "*/checkpoint.pt", (continued,)),
         Format("records of an unfinished run", "unfinished", "*/*.json*", (continued,)),
         Format("runs.jsonl.gz", "published", "runs.jsonl.gz", published),
-        Format("published plan", "published", "plans/*", published[:3]),
+        Format("published plan", "published", "plans/*", published[:3], optional=True),
         Format("model.json", "model", "model.json", using),
         Format("model.safetensors", "model", "model.safetensors", using),
         Format("reference.safetensors", "model", "reference.safetensors", using[2:]),
@@ -156,8 +158,9 @@ def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damag
             harm(scratch / file, random.Random(f"{seed}/{kind}/{number}/damage"))
 
         what = _described(workspace / file, harm, random.Random(f"{seed}/{kind}/{number}/damage"), place)
+        absent = form.optional and what == "deleted"
         what = f"{file}: {what}{', checksums made to fit' if forged else ''}"
-        baseline = baselines.get(command) if comparable else None
+        baseline = baselines.get(command) if comparable and not absent else None
         tries.append(Try(kind, number, form.name, what, command, needs, prepare, written(command), baseline, file.name))
     return tries
 

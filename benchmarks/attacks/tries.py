@@ -37,6 +37,8 @@ PRELOADED = (
     "torch._dynamo",
 )
 GOOD = ("worked", "same", "said", "refused")
+APART = ("run.json", "audit.json")
+"""Files of a run that are no result: the name of its folder vouches for its description."""
 PASSING = ("seconds", "seconds_left", "date", "checksum", "crc")
 """Fields of JSON that differ from one execution to the next."""
 BAD = ("traceback", "hang", "crash", "mute", "silent", "lost", "executed")
@@ -265,7 +267,7 @@ def _content(scratch: Path, name: str) -> str:
 def _is_result(file: Path) -> bool:
     """Not what a command leaves on its way, nor what lies in a sweep's folder without being a run's result."""
     passing = file.name.startswith(".") or file.suffix in (".damaged", ".lock", ".tmp")
-    return file.is_file() and not passing and file.name != "audit.json" and file.parent.name != "plans"
+    return file.is_file() and not passing and file.name not in APART and file.parent.name != "plans"
 
 
 def digest_of(file: Path) -> str:

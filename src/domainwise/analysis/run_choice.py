@@ -7,6 +7,7 @@ from pathlib import Path
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.data.find import find_dataset
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
@@ -55,6 +56,9 @@ def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     usable = [curve for curve in curves if has_model(folder / curve.run.id)]
     if not usable:
         raise UserError(f"{folder}: no run there is done and has its model")
+    done = {key for key, status in collection.statuses.items() if status.status == "done"}
+    if lost := sorted(curve.run.id for curve in curves if curve.run.id in done and curve not in usable):
+        log.warning("%s: %s without a model: %s", folder, counted(len(lost), "run"), ", ".join(lost[:3]))
     dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
     grouped = searches([curve for curve in usable if curve.run.dataset == dataset])
     grouped = {search: draws for search, draws in grouped.items() if wanted.fits(search)}

@@ -45,7 +45,7 @@ from domainwise.cli import (
 )
 from domainwise.cli.output import console, errors_console, say
 from domainwise.cli.progress import decoding_progress
-from domainwise.core import logs, plugins, torchrun
+from domainwise.core import files, logs, plugins, torchrun
 from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.core.printing import printable, replace_unprintable
 from domainwise.data.images import progress as image_progress
@@ -86,7 +86,7 @@ def global_options(
     image_progress.show = decoding_progress
     image_progress.announce = partial(say, to=errors_console)
     if cache_folder is not None:
-        os.environ[CACHE] = str(cache_folder.expanduser().absolute())  # worker processes inherit it
+        os.environ[CACHE] = str(files.expanded(cache_folder).absolute())  # worker processes inherit it
     log.debug("domainwise %s", shlex.join(context.obj or ()))
     if torchrun.local_rank():  # the first process of the machine speaks for all
         logs.configure(quiet=True)

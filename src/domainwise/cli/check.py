@@ -9,6 +9,7 @@ from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.core import files
 from domainwise.core.phrasing import counted
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def check(
         check_format(preview, argument="preview")
     result = check_folder(folder)
     sheet = preview or Path("runs/check") / f"{result.folder.name}.png"
-    inside = preview is None and sheet.resolve().is_relative_to(result.folder.path)
+    inside = preview is None and files.resolved(sheet).is_relative_to(result.folder.path)
     drawn = bool(result.facts) and not inside
     if inside:
         errors_console.print("no preview: nothing is written into the folder of images unasked; give --preview FILE")

@@ -11,6 +11,7 @@ from rich.table import Table
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import download_progress
+from domainwise.core import files
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def get(
     from domainwise.data.catalogue import data_root as find_root
 
     data = DATASETS[name]
-    root = data_root.expanduser() if data_root else find_root()
+    root = files.expanded(data_root) if data_root else find_root()
     parts = data.source.parts if data.source else ()
     if missing := [part for part in parts if not part.look(root)]:
         writable_folder(root, argument="data_root")

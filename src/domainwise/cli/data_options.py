@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from domainwise.cli.output import errors_console, say
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
@@ -22,12 +23,12 @@ def choose_data_and_network(
     name = dataset if folder is None else str(folder)
     if name is None:
         raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
-    if folder is None and (name in DATASETS or not Path(name).expanduser().is_dir()):
+    if folder is None and (name in DATASETS or not files.expanded(name).is_dir()):
         return find_dataset(name, skip_bad=skip_bad), named
     data = image_folder(name, skip_bad=skip_bad)
     if len(data.classes) < 2:
         raise UserError(f"{data.title} has one class only ({data.classes[0]}): nothing to tell apart")
-    for note in scan(Path(name).expanduser().resolve()).notes():
+    for note in scan(files.resolved(name)).notes():
         say(f"note: {note}", errors_console)
     if named is None:
         named, reason = _default_network(weights, data_root)

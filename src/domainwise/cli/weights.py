@@ -10,6 +10,7 @@ from rich.table import Table
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json, say
 from domainwise.cli.progress import download_progress
+from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
@@ -91,7 +92,7 @@ def get(
     if name not in WEIGHTS:
         raise unknown("weights", name, WEIGHTS)
     weights = WEIGHTS[name]
-    root = data_root.expanduser() if data_root else find_root()
+    root = files.expanded(data_root) if data_root else find_root()
     if not weights.sha256:
         raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
     writable_folder(root, argument="data_root")

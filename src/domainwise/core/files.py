@@ -65,6 +65,16 @@ def read(
         raise Unreadable(path, error.strerror, advice) from None
 
 
+def resolved(path: Path | str) -> Path:
+    """The absolute path without links and ~; a circle of links, or a ~ of nobody, stays as it is."""
+    return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 (Path's own methods raise RuntimeError)
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with ~ replaced by a home folder, if there is one."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def temporary_beside(path: Path) -> Path:
     """A hidden name that nobody else has, not even a process of the same number on a machine that shares the folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

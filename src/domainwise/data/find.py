@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.sources.folder import image_folder
@@ -31,7 +32,7 @@ def find_dataset(name: str, *, skip_bad: bool = False) -> Dataset:
     `skip_bad` leaves out the images of a folder that cannot be decoded.
     """
     named = FOLDER.fullmatch(name)
-    path = Path(named["path"] if named else name).expanduser()
+    path = files.expanded(named["path"] if named else name)
     registered = name in DATASETS
     if skip_bad and (registered or is_saved(path)):
         raise UserError("only images of a folder can be left out: other data are complete", argument="skip_bad")

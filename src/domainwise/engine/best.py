@@ -1,7 +1,7 @@
 """The weights of the best evaluation so far, by training-domain validation."""
 
+import operator
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -44,10 +44,6 @@ class BestWeights:
     def state(self) -> dict[str, Any]:
         return {"step": self.step, "score": self.score, "tensors": self.tensors}
 
-    def load_state(self, state: dict[str, Any] | None, records: list[Record]) -> None:
-        """Of a checkpoint. An earlier version's has none: then only an evaluation better than its records counts."""
-        if state is not None:
-            self.step, self.score, self.tensors = state["step"], state["score"], state["tensors"]
-            return
-        for _, rows in groupby(records, key=lambda record: record.step):
-            self._improves(rows)
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.step, self.score = operator.index(state["step"]), float(state["score"])
+        self.tensors = dict(state["tensors"])

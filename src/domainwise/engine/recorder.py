@@ -19,23 +19,20 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes the records, checkpoints, model and status of one training; `checkpoint` is the one it continues from."""
+    """Writes the records, checkpoints, models and status of one training."""
 
     def __init__(
-        self,
-        session: Session,
-        folder: SharedRunFolder,
-        checkpoint: dict[str, Any] | None,
-        log_to: Sequence[str],
-        checkpoint_seconds: float,
+        self, session: Session, folder: SharedRunFolder, log_to: Sequence[str], checkpoint_seconds: float
     ) -> None:
         self.session, self.folder, self.checkpoint_seconds = session, folder, checkpoint_seconds
         self.records = folder.rewind(session.next_step - 1)
         self.best = BestWeights(session.run, session.algorithm)
-        self.best.load_state(checkpoint.get("best") if checkpoint else None, self.records)
         self.trackers = Trackers(log_to if folder.ranks.is_rank_zero else (), session.run, folder.path)
-        self._saved = time.monotonic()
-        self._started = self._saved - (checkpoint["seconds"] if checkpoint else 0.0)
+        self._started = self._saved = time.monotonic()
+
+    def load_state(self, checkpoint: dict[str, Any]) -> None:
+        self._started -= float(checkpoint["seconds"])
+        self.best.load_state(checkpoint["best"])
 
     @property
     def seconds(self) -> float:

@@ -1,5 +1,6 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,8 @@ class Session:
             how = f"continue on {saved_on}, or delete checkpoint.pt in {self.run.id} to start again"
             message = f"{self.run}: its checkpoint was made on {saved_on}, this is {self.device.type}; {how}"
             raise UserError(message, argument="device")
-        self.next_step = state["next_step"]
+        self.next_step, self.loss_steps = (operator.index(state[name]) for name in ("next_step", "loss_steps"))
         self.loss_sum.copy_(state["loss_sum"])
-        self.loss_steps = state.get("loss_steps", self.next_step)  # earlier versions summed from the start
         self.algorithm.load_state(state["algorithm"])
         self.batches.load_state(state["batches"])
         self.augmentation.set_state(state["augmentation"])

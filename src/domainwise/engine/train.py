@@ -233,18 +233,24 @@ def _training(
             session = start()
         checkpoint = folder.load_checkpoint()
         if checkpoint is not None:
-            _continue(session, checkpoint, folder.path)
+            with _checkpoint_fits(folder.path):
+                session.load_state(checkpoint)
+        recorder = Recorder(session, folder, log_to, checkpoint_seconds)
+        if checkpoint is not None:
+            with _checkpoint_fits(folder.path):
+                recorder.load_state(checkpoint)
         log.info("%s (%s): from step %d of %d on %s", run, run.id, session.next_step, run.steps, session.device)
-        recorder = Recorder(session, folder, checkpoint, log_to, checkpoint_seconds)
         with session.execution.divided(session.algorithm), _failures_tracked(recorder):
             status = yield from _steps(session, recorder, ranks, interruption)
         status = recorder.finish(status)
     return TrainingResult(run, recorder.records, status, folder.path, session.algorithm)
 
 
-def _continue(session: Session, checkpoint: dict[str, Any], folder: Path) -> None:
+@contextmanager
+def _checkpoint_fits(folder: Path) -> Iterator[None]:
+    """Within it, a state that is not that of the run is a UserError: its file is whole, but of something else."""
     try:
-        session.load_state(checkpoint)
+        yield
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
         reason = f"{folder / 'checkpoint.pt'} does not fit its run ({type(error).__name__}: {error})"
         raise UserError(f"{' '.join(reason.split())[:300]}: delete it, and the run begins anew") from None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import data_root
 from domainwise.nets import pretrained_weights
@@ -90,7 +91,7 @@ def planned(network: str, weights: str | Path = "", root: Path | None = None) ->
 def find(file: str, root: Path | None = None) -> Path:
     """The file of this name or path: relative to the working folder, in the weights folder, or in the data root."""
     top = data_root(root)
-    places = [Path(file).expanduser(), top / FOLDER / Path(file).name, top / Path(file).name]
+    places = [files.expanded(file), top / FOLDER / Path(file).name, top / Path(file).name]
     for place in places:
         if place.is_file():
             return place

@@ -296,14 +296,15 @@ class RunFolder:
             log.warning("%s; the run begins anew", damage)
             self.checkpoint_file.unlink()
             return None
-        run, extents = state.pop("run"), state.pop("extents")
-        if run != self.run.id:
+        run, extents = state.pop("run", None), state.pop("extents", None)
+        if run != self.run.id or not isinstance(extents, dict):
             log.warning("%s is of another run, %s; the run begins anew", self.checkpoint_file, run)
             self.checkpoint_file.unlink()
             return None
         for file in (self.records_file, self.penalties_file):
             data = file.read_bytes() if file.exists() else b""
-            if not Extent(*extents[file.stem]).fits(data):
+            known = check(extents.get(file.stem), tuple[Count, Count], self.checkpoint_file, ADVICE)
+            if not Extent(*known).fits(data):
                 self._set_aside(f"{file} lacks rows that {self.checkpoint_file.name} continues, or they were changed")
                 return None
         return state

@@ -15,6 +15,7 @@ from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.plan import Plan, saved_plans
 from domainwise.sweeps.published import (
     FILE,
+    TABLES,
     PublishedRun,
     in_published_order,
     is_published,
@@ -24,7 +25,6 @@ from domainwise.sweeps.published import (
 from domainwise.sweeps.reading import parse_records
 from domainwise.sweeps.tables import tables
 
-TABLES = "tables.md"
 COLUMNS = ("accuracy", "loss", "seconds")
 
 

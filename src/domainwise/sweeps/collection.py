@@ -5,6 +5,7 @@ goes into one table: all runs that differ only in algorithm, domains, draw and t
 """
 
 import gc
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
@@ -25,6 +27,8 @@ from domainwise.sweeps.completeness import COUNTED, Completeness
 from domainwise.sweeps.plan import read_plan
 from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.reading import read_runs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True)
@@ -171,7 +175,7 @@ def _drawn(run: Run) -> tuple[object, ...]:
 
 def runs_parent(folder: Path) -> Path:
     """The folder that holds the runs: the folder itself, or the parent of a run's own."""
-    return folder.resolve().parent if (folder / "run.json").is_file() else folder
+    return files.resolved(folder).parent if (folder / "run.json").is_file() else folder
 
 
 def collect(folder: Path) -> Collection:
@@ -234,10 +238,18 @@ def _searched(folder: Path) -> str:
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:
-    """{run's id: its penalties} of the runs that tracked some."""
+    """{run's id: its penalties} of the runs that tracked some; damaged ones are named and left out."""
     if is_published(folder):
         published = {one.run.id: list(one.penalties) for one in read_published(folder)}
         penalties = {run.id: published.get(run.id, []) for run in runs}
     else:
-        penalties = {run.id: RunFolder(folder, run).read_penalties() for run in runs}
+        penalties = {run.id: _penalties(RunFolder(folder, run)) for run in runs}
     return {key: rows for key, rows in penalties.items() if rows}
+
+
+def _penalties(folder: RunFolder) -> list[PenaltyRecord]:
+    try:
+        return folder.read_penalties()
+    except UserError as damage:
+        log.warning("left out: %s", damage)
+        return []

@@ -23,7 +23,7 @@ from domainwise.protocol.records import PenaltyRecord, Record, Status, check_aud
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
 
-FILE = "runs.jsonl.gz"
+FILE, TABLES = "runs.jsonl.gz", "tables.md"
 
 DomainSplit = tuple[str, str]
 """(domain, split)."""
@@ -149,8 +149,13 @@ class _Line:
 
 
 def is_published(folder: Path) -> bool:
+    """Whether a folder holds published records; without them its tables vouch for nothing."""
     files.complete_replacement(folder)
-    return (folder / FILE).is_file()
+    if (folder / FILE).is_file():
+        return True
+    if (folder / TABLES).is_file():
+        raise UserError(f"{folder} has {TABLES}, but its records are missing ({FILE}): restore it, or publish again")
+    return False
 
 
 def in_published_order(runs: Iterable[Run]) -> list[Run]:

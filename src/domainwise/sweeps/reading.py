@@ -41,7 +41,7 @@ def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
                 found = True
                 yield path, records
     if not found and os.path.lexists(folder / "run.json"):
-        own = str(folder.resolve())
+        own = str(files.resolved(folder))
         try:
             records = read_run(own)
             if records is not None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 
 VARIABLE = "DOMAINWISE_CACHE"
@@ -23,12 +24,12 @@ ENTRY = re.compile(r"\d+-[0-9a-f]{16}|\.\d+-[0-9a-f]{16}\.[0-9a-f]+\.tmp")
 def cache_root() -> Path:
     """$DOMAINWISE_CACHE, or `domainwise` in the user's cache folder."""
     if variable := os.environ.get(VARIABLE):
-        return Path(variable).expanduser()
+        return files.expanded(variable)
     if sys.platform == "darwin":
-        return Path("~/Library/Caches/domainwise").expanduser()
+        return files.expanded("~/Library/Caches/domainwise")
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser() / "domainwise" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "domainwise"
+        return files.expanded(os.environ.get("LOCALAPPDATA") or "~/AppData/Local") / "domainwise" / "cache"
+    return files.expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "domainwise"
 
 
 @dataclass(frozen=True)

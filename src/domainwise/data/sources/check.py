@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
 from domainwise.data.sources.folder import Folder, ImageFile, scan
@@ -178,7 +179,7 @@ class Check:
 
 def check(path: Path) -> Check:
     """Decodes every image of a folder, in parallel."""
-    folder = scan(path.expanduser().resolve())
+    folder = scan(files.resolved(path))
     answers = list(decode_all(folder.files, f"checking {folder.name}"))
     facts = {folder.images[i]: answer for i, answer in answers if "bad" not in answer}
     bad = {folder.images[i]: answer["bad"] for i, answer in answers if "bad" in answer}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
@@ -124,7 +125,7 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
 
     By default a small network trains from scratch at 64 pixels; see `Dataset.for_network` for larger ones.
     """
-    folder = scan(Path(path).expanduser().resolve())
+    folder = scan(files.resolved(path))
     loader = _Loader(folder.path, state or folder.state, skip_bad)
     return Dataset(
         name=f"{folder.path}#{loader.state}{',skip-bad' if skip_bad else ''}",

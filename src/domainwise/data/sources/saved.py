@@ -126,7 +126,7 @@ def _describe(folder: Path) -> _Description:
 
 def saved_dataset(folder: Path, state: str | None = None) -> Dataset:
     """A folder of saved data as a dataset, named by its path and fingerprint."""
-    folder = folder.expanduser().resolve()
+    folder = files.resolved(folder)
     data = load_environments(folder, state)
     state = state or _describe(folder).state
     return replace(

@@ -99,7 +99,7 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
     sources = {name: Markup(environment.loader.get_source(environment, f"page.{name}")[0]) for name in ("css", "js")}  # type: ignore[union-attr]
     further = [more(folder, section, models) for section in shown]
     facts: dict[str, Any] = {
-        "title": folder.resolve().name,
+        "title": files.resolved(folder).name,
         "summary": summary(collection, shown),
         "sections": shown,
         "runs_on_all_domains": runs_on_all_domains(collection),
