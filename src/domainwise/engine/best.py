@@ -47,3 +47,8 @@ class BestWeights:
     def load_state(self, state: dict[str, Any]) -> None:
         self.step, self.score = operator.index(state["step"]), float(state["score"])
         self.tensors = dict(state["tensors"])
+        shapes = [
+            {name: value.shape for name, value in one.items()} for one in (self.tensors, self.algorithm.state_dict())
+        ]
+        if self.tensors and shapes[0] != shapes[1]:
+            raise ValueError("its best weights are of another network")
