@@ -4,9 +4,11 @@ A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, 
 the text between is replaced by the answer to the words from the folder `results`, or by "not run".
 """
 
+import json
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +213,48 @@ ASKABLE: Mapping[str, Callable[..., str]] = {
 }
 
 
+ATTACKS = {
+    "kills": "a sweep killed or interrupted, then continued",
+    "invocations": "commands with wrong arguments",
+    "bytes": "files with damaged bytes",
+    "values": "files with wrong values",
+    "pages": "names with scripts, on the page in a browser",
+}
+ENDS = {
+    "same result": ("worked", "same"),
+    "said what was left out": ("said",),
+    "refused with a line": ("refused",),
+    "traceback": ("traceback", "crash", "mute"),
+    "hang": ("hang",),
+    "silently different": ("silent", "lost", "executed"),
+}
+"""How attacks may end, and the outcomes of benchmarks/attacks/tries.py that are counted so."""
+
+
+def attacks(record: Path) -> str:
+    """What benchmarks/attack.py tried, and how it ended: by kind, and by format of the damaged file."""
+    report = json.loads(record.read_text())
+    kinds = report["kinds"]
+    formats: dict[str, Counter[str]] = {}
+    for kind in ("bytes", "values"):
+        for name, outcomes in kinds[kind]["by_target"].items():
+            formats.setdefault(name, Counter()).update(outcomes)
+    parts = [
+        _ends("attack", {ATTACKS[kind]: facts["outcomes"] for kind, facts in kinds.items()}),
+        _ends("damaged file", dict(sorted(formats.items()))),
+        f"Seed {report['seed']}, commit {report['commit']}, torch {report['torch']}, Python {report['python']}.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _ends(heading: str, rows: Mapping[str, Mapping[str, int]]) -> str:
+    lines = []
+    for title, outcomes in rows.items():
+        counts = [sum(outcomes.get(name, 0) for name in names) for names in ENDS.values()]
+        lines.append((title, *map(str, (sum(outcomes.values()), *counts))))
+    return Table((heading, "tried", *ENDS), lines, labels=1).markdown_rows()
+
+
 def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> str:
     """The text of a marked place: e.g. "gap backgrounds DAT training-domain"; a name with spaces is put in quotes.
 
@@ -218,6 +262,8 @@ def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> s
     more had been drawn, or "against=DAT" in place of ERM. Results that were read stay in `known`.
     """
     question, name, *rest = shlex.split(words)
+    if question == "attacks":
+        return attacks(root / "bench" / name)
     conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
     rest = [word for word in rest if not CONDITION.match(word)]
     if question not in ASKABLE:

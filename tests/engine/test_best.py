@@ -66,19 +66,6 @@ def test_a_resumed_training_keeps_the_same_best_weights(outcome: TrainingResult,
     assert kept[0] == kept[1]
 
 
-def test_a_checkpoint_of_an_earlier_version_saves_no_best_weights_that_are_not(
-    outcome: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "save_checkpoint", lambda self: self.folder.save_checkpoint(earlier(self)))
-        with pytest.raises(Interrupted):
-            trained(outcome.run, tmp_path, progress=at_step(chosen_step(outcome) + 1, interrupt))
-    again = trained(outcome.run, tmp_path)
-    assert [r.accuracy for r in again.records] == [r.accuracy for r in outcome.records]
-    folder = RunFolder(tmp_path, outcome.run)
-    assert not folder.best_file.exists() and str(saved_weights(folder)) == "weights of the last step, 29"
-
-
 def earlier(recorder: Recorder) -> dict[str, Any]:
     state = recorder.session.state() | {"seconds": recorder.seconds}
     del state["loss_steps"]
