@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+import zlib
 from pathlib import Path
 
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.checked_lines import seal
+from domainwise.protocol.records import Record, RunFolder, Status, row_values
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.tables import tables
@@ -30,16 +31,21 @@ def write(folder: Path, count: int) -> None:
     plan = plan_sweep("ColoredMNIST", ("ERM", "DAT", "IRM", "VREx"), draws=-(-count // 36), trials=3)
     for run in plan.runs()[:count]:
         parts = [(domain, "out") for domain in run.train_domains] + [(run.test_domains[0], s) for s in ("in", "out")]
-        rows: list[Record | Status] = [
-            Record(run.id, 100 * i, domain, split, luck.random(), luck.random(), round(1.234 * i, 3))
+        blocks: list[list[Record | Status]] = [
+            [
+                Record(run.id, 100 * i, *part, luck.random(), luck.random(), round(1.234 * i, 3), luck.random())
+                for part in parts
+            ]
             for i in range(EVALUATIONS)
-            for domain, split in parts
         ]
-        rows.append(Status(run.id, run.steps - 1, "done", ""))
+        blocks.append([Status(run.id, run.steps - 1, "done", "", "a GPU", "domainwise", "2026-11-18", 1)])
         path = RunFolder(folder, run).path
         path.mkdir()
         (path / "run.json").write_text(json.dumps(run.describe()))
-        (path / "records.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+        data = b""
+        for rows in blocks:
+            data += seal("".join(json.dumps(row_values(row)) + "\n" for row in rows).encode(), zlib.crc32(data))
+        (path / "records.jsonl").write_bytes(data)
 
 
 def read(folder: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 from domainwise.core.errors import UserError
+from domainwise.data.images import parallel
 from domainwise.protocol.checked_lines import unseal
 from domainwise.protocol.columns import parse_columns
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
+from domainwise.sweeps import reading
 from domainwise.sweeps.collection import Collection, collect, with_companions
 from domainwise.sweeps.reading import parse_records, read_curve
 from handmade_records import a_run, colours, rows, write_done_run, write_run
@@ -262,3 +265,19 @@ def test_records_with_checksums_are_read_as_columns(tmp_path: Path) -> None:
 def test_lines_unlike_ours_are_not_read_as_columns(tmp_path: Path, change: tuple[str, str]) -> None:
     kept = write_run(tmp_path, a_run(), ended="")
     assert parse_columns(kept.records_file.read_text().replace(*change, 1), kept.run.id) is None
+
+
+def test_helper_processes_read_what_one_process_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for draw in range(5):
+        write_run(tmp_path, a_run(draw=draw))
+    (tmp_path / a_run(draw=3).id / "run.json").write_text("{}")
+    alone = collect(tmp_path)
+    monkeypatch.setattr(reading, "MANY", 2)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    together = collect(tmp_path)
+    assert together.runs == alone.runs and together.statuses == alone.statuses and together.notes == alone.notes
+    for one, other in zip(together.curves, alone.curves, strict=True):
+        assert one.steps == other.steps and one.seconds == other.seconds
+        np.testing.assert_equal(dict(one.accuracy), dict(other.accuracy))
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    assert collect(tmp_path).runs == alone.runs, "what a helper could not read is read here"

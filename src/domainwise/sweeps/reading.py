@@ -1,8 +1,13 @@
 """Reading the folders of runs, thousands of them: each file once, and what cannot be read is said, never waited for."""
 
+import gc
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +21,8 @@ from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
 
 IDENTITY = re.compile("[0-9a-f]{16}")
+MANY = 3000
+"""From this many runs on, helper processes save more time than their start takes."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +37,10 @@ class RunRecords:
 def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
     """(path, what it holds or why it cannot be read) of every run below a folder, or of the folder's own run."""
     found = False
-    for path in _folders(folder):
-        try:
-            records = read_run(path)
-        except UserError as error:
+    for path, records in read_all(_folders(folder)):
+        if records is not None:
             found = True
-            yield path, error
-        else:
-            if records is not None:
-                found = True
-                yield path, records
+            yield path, records
     if not found and os.path.lexists(folder / "run.json"):
         own = str(files.resolved(folder))
         try:
@@ -48,6 +49,50 @@ def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
                 yield own, records
         except UserError as error:
             yield own, error
+
+
+Found = list[tuple[str, RunRecords | UserError | None]]
+
+
+def read_all(paths: Sequence[str]) -> Found:
+    """(path, what it holds or why it cannot be read) of every path; very many are divided among the cores."""
+    if len(paths) < MANY:
+        return [(path, _tried(path)) for path in paths]
+    from domainwise.data.images.parallel import cores
+
+    size = -(-len(paths) // cores())
+    parts = [paths[start : start + size] for start in range(0, len(paths), size)]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        others = [pool.submit(_by_helper, part) for part in parts[1:]]
+        first = [(path, _tried(path)) for path in parts[0]]
+        return [*first, *(one for other in others for one in other.result())]
+
+
+def _tried(path: str) -> RunRecords | UserError | None:
+    try:
+        return read_run(path)
+    except UserError as error:
+        return UserError(str(error))
+
+
+def _by_helper(paths: Sequence[str]) -> Found:
+    """Read by a process of its own, which imports no torch and needs no guarded `__main__`."""
+    package = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", f"from {__name__} import help_reading; help_reading()"]
+    done = subprocess.run(
+        command, input=pickle.dumps(list(paths)), stdout=subprocess.PIPE, env=environment, check=False
+    )
+    if done.returncode:
+        return [(path, _tried(path)) for path in paths]
+    return pickle.loads(done.stdout)
+
+
+def help_reading() -> None:
+    """A helper's work: paths from standard input, what they hold to standard output."""
+    gc.disable()
+    paths: list[str] = pickle.load(sys.stdin.buffer)
+    pickle.dump([(path, _tried(path)) for path in paths], sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _folders(folder: Path) -> list[str]:
@@ -85,27 +130,30 @@ def read_run(path: str) -> RunRecords | None:
 
 def read_records(run: Run, path: str) -> RunRecords:
     """A run's records, parsed in one go; a file unlike those we write is read line by line, to say what is wrong."""
-    folder = RunFolder(Path(path).parent, run, Path(path).name)
     try:
         data = files.read(f"{path}{os.sep}records.jsonl", limit=LARGEST, advice=ADVICE)
     except files.Unreadable as error:
         raise UserError(error.brief) from None
     except FileNotFoundError:
-        folder.check_unfinished()
+        _folder(run, path).check_unfinished()
         return RunRecords(run, Curve(run, (), {}), None)
     found = parse_records(data, run)
     if found is None:
-        records, status = folder.read()
+        records, status = _folder(run, path).read()
         return RunRecords(run, Curve.of(run, records), status)
     columns, status = found
     if status is None:
-        folder.check_unfinished()
+        _folder(run, path).check_unfinished()
     if columns is None:
         return RunRecords(run, Curve(run, (), {}), status)
     accuracy = dict(zip(columns.parts, columns.values["accuracy"].T, strict=True))
     losses = None if columns.training_loss is None else known_losses(columns.training_loss)
     curve = Curve(run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds)
     return RunRecords(run, curve, status)
+
+
+def _folder(run: Run, path: str) -> RunFolder:
+    return RunFolder(Path(path).parent, run, Path(path).name)
 
 
 def parse_records(
