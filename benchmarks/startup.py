@@ -35,7 +35,7 @@ def environment(source: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(source.absolute())}
 
 
-def run(command: str, folder: str, source: Path) -> tuple[float, bool]:
+def run(command: str, folder: Path, source: Path) -> tuple[float, bool]:
     """Seconds, and whether torch was imported."""
     words = [sys.executable, "-c", PROBE, *command.split()]
     began = time.perf_counter()
@@ -49,15 +49,18 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="src of another checkout")
     arguments = parser.parse_args()
     sources = [SOURCE, *([arguments.compare] if arguments.compare else [])]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as top:
+        folders = [Path(top) / str(number) for number in range(len(sources))]
         words = [sys.executable, "-m", "domainwise", *SWEEP.split(), "--device", "cpu", "--out", "sweep"]
-        subprocess.run(words, cwd=folder, env=environment(SOURCE), capture_output=True, check=True)
+        for folder, source in zip(folders, sources, strict=True):  # each reads what it has written
+            folder.mkdir()
+            subprocess.run(words, cwd=folder, env=environment(source), capture_output=True, check=True)
         for command in COMMANDS:
             timed: list[list[float]] = [[] for _ in sources]
             torch = [False for _ in sources]
             for repeat in range(arguments.repeats):
                 for number, source in enumerate(sources):
-                    seconds, torch[number] = run(command.format(repeat * len(sources) + number), folder, source)
+                    seconds, torch[number] = run(command.format(repeat), folders[number], source)
                     timed[number].append(seconds)
             medians = [statistics.median(own) for own in timed]
             name = "train, 1 step" if command == TRAIN else command
