@@ -26,7 +26,8 @@ Shared by all: {shared}.
 
 What a step takes on one thread of a CPU: ERM's time, and those of the others as multiples of it. ARM needs a network
 that begins with a convolution.
-Measured, while other programs used both cores, by `python benchmarks/method_costs.py --rounds 3 --json results/bench/method-costs.json`
+Measured, while other programs used both cores, by
+`python benchmarks/method_costs.py --rounds 3 --json results/bench/method-costs.json`
 ([record](../results/bench/method-costs.json), {date}, {domains} domains, torch {torch}).
 
 {costs}
