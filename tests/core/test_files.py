@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import domainwise
 from domainwise.core.errors import UserError
 from domainwise.core.files import (
     Unreadable,
@@ -157,13 +158,14 @@ def test_files_are_replaced_together_wherever_a_process_is_killed(tmp_path: Path
 
     old = {"a": "old", "plans/first": "old", "z": "old", "mine": "kept"}
     new = {"a": "new", "plans/second": "new", "z": "new", "mine": "kept"}
+    environment = os.environ | {"PYTHONPATH": str(Path(domainwise.__file__).parents[1])}  # -S leaves out site-packages
     seen = set()
     for last in range(40):
         folder = tmp_path / str(last)
         (folder / "plans").mkdir(parents=True)
         for name, text in old.items():
             (folder / name).write_text(text)
-        ended = subprocess.run([sys.executable, "-S", "-c", REPLACE, str(last), str(folder)])
+        ended = subprocess.run([sys.executable, "-S", "-c", REPLACE, str(last), str(folder)], env=environment)
         complete_replacement(folder)
         left = {name: text for name, text in contents(folder).items() if ".tmp/" not in name}
         assert left in (old, new), last
