@@ -23,7 +23,6 @@ from processes import alive, quick_context, quick_server, share_server
 PLAN = plan_sweep(
     "BackgroundDigits", ("ERM", "DAT"), draws=1, trials=1, steps=21, evaluate_every=10, hparams={"batch_size": 4}
 )
-KILLS = 10
 Results = dict[str, tuple[list[tuple[object, ...]], str, bytes]]
 
 
@@ -97,10 +96,13 @@ def follow_and_kill(out: Path, victim: str, luck: random.Random) -> int:
     return kills
 
 
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", ["driver", "worker"])
-def test_killed_ten_times_over_and_nothing_is_lost_or_double(victim: str, undisturbed: Results, tmp_path: Path) -> None:
+def test_killed_several_times_and_nothing_is_lost_or_double(
+    victim: str, times: int, undisturbed: Results, tmp_path: Path
+) -> None:
     luck, kills = random.Random(7), 0
-    while kills < KILLS:
+    while kills < times:
         kills += follow_and_kill(tmp_path, victim, luck)
         ended = [run for run in PLAN.runs() if RunFolder(tmp_path, run).status()]
         if len(ended) > len(PLAN.runs()) // 2:

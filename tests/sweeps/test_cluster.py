@@ -62,6 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     nodes.shutdown()
 
 
+@pytest.mark.slow
 def test_a_node_that_vanishes_takes_no_run_with_it(cluster: object, undisturbed: Path, tmp_path: Path) -> None:
     ends: dict[str, str] = {}
     removed = threading.Event()
