@@ -16,7 +16,7 @@ from domainwise.core.table import NOT_RUN
 from evidence_tables import attacks, audit, bench, figure, memorised, paper, penalties, verdicts
 from inline_numbers import at_home, effort, gap, mean, minus, penalty, searched
 from published_results import Library
-from result_tables import across, by_draws, compare, leaderboard, made, over, table
+from result_tables import across, by_draws, compare, leaderboard, made, over, summary, table
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
 CONDITION = re.compile(r"[a-z]+=")
@@ -30,7 +30,7 @@ OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
     *(table, compare, over, by_draws, leaderboard, made, paper, audit, memorised, penalties, figure),
     *(mean, minus, gap, searched, at_home, effort, penalty),
 )
-OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, verdicts)
+OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
 OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks)
 
 

@@ -17,6 +17,7 @@ from published_results import Library, Results, plain
 
 COMPARED = "average,difference,pairs,p,verdict"
 COSTS = Path(__file__).parents[1] / "results" / "bench" / "method-costs.json"
+UNMEASURED = "not measured"
 TRAINING_DOMAIN, ORACLE = "training-domain", "oracle"
 
 
@@ -106,6 +107,24 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
     return Table(headings, rows).markdown_rows()
 
 
+def summary(library: Library, *experiments: str) -> str:
+    """The methods clearly ahead of ERM, not clearly different from it and clearly behind; a row per experiment."""
+    rows = []
+    for words in experiments:
+        folder, *facts = shlex.split(words)
+        conditions = dict(fact.split("=", 1) for fact in facts)
+        label = conditions.pop("label", "")
+        full = library(folder).of_rule(conditions.pop("rule", TRAINING_DOMAIN), **conditions)
+        gaps = {str(plain(row.method)): row.difference for row in full.rows if row.difference is not None}
+        by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clearly different": [], "clearly behind": []}
+        for name in sorted(gaps, key=lambda name: -gaps[name].mean):
+            by_verdict[verdict(gaps[name])].append(name)
+        title = ", ".join(part for part in (full.dataset, label) if part)
+        rows.append([title, *(", ".join(names) or "none" for names in by_verdict.values())])
+    headings = ("dataset", "clearly ahead of ERM", "not clearly different", "clearly behind ERM")
+    return Table(headings, rows).markdown_rows()
+
+
 def over(results: Results, rule: str, *names: str, against: str = "ERM", **conditions: str) -> str:
     """Methods minus a baseline, a column for every value of `until=300,600` or `draws=1,2,4`."""
     ((condition, values),) = conditions.items()
@@ -147,8 +166,10 @@ def leaderboard(results: Results) -> str:
         others = {rule: next(r for r in boards[rule].rows if r.method == row.method) for rule in rules}
         scores = [cell for rule in rules for cell in _scores(others[rule])]
         rows.append([str(plain(row.method)), *scores, _effort(row), cost(first, row)])
-    titles = [text for rule in rules for text in (rule, "minus ERM")]
-    text = Table(["method", *titles, "draws x trials x steps", "time of a run"], rows).markdown_rows()
+    titles = ["method", *(text for rule in rules for text in (rule, "minus ERM")), FACTS["effort"][0], FACTS["cost"][0]]
+    if all(row[-1] == UNMEASURED for row in rows):
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    text = Table(titles, rows).markdown_rows()
     facts = "; ".join([*first.made_with(), *([] if first.chance is None else [f"chance {first.chance:.1f}"])])
     name = results.folder.name
     return f"{text}\n\n{facts}. {made(results)}. Records: `results/{name}`. Repeat: `make reproduce-{name}`."
@@ -171,9 +192,9 @@ def verdict(difference: Difference) -> str:
 def cost(board: AccuracyTable, row: Row) -> str:
     """A run's time as a multiple of ERM's: the measured ratio of their steps' times, times that of their numbers."""
     ratio = step_cost(board, row.method)
-    baseline = next((other for other in board.rows if str(plain(other.method)) == "ERM"), None)
+    baseline = _baseline(board, row)
     if ratio is None or baseline is None or not baseline.steps:
-        return "not measured"
+        return UNMEASURED
     times = (1.0 if row is baseline else ratio) * row.steps / baseline.steps
     return f"{times:.{0 if times >= 10 else 1}f} x"
 
