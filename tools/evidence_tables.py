@@ -55,32 +55,19 @@ def verdicts(library: Library, *compared: str) -> str:
         table = f"Table {comparison.paper.number}" if comparison.paper.number else f"`{comparison.paper.label}`"
         dataset = cells[0].paper.dataset if cells else folder
         numbers = [len(cells), *known, sum(counts.values()), len(missing)]
-        rows.append([f"{dataset}, {table}", *map(str, numbers), "; ".join(_merged(comparison.differences))])
-    headings = (
-        "the paper's table",
-        "cells run",
-        "agree",
-        "open",
-        "higher",
-        "lower",
-        "no error",
-        "not run",
-        "unlike it",
-    )
-    return Table(headings, rows).markdown_rows()
+        rows.append([f"{dataset}, {table}", *map(str, numbers), "; ".join(_fewer(comparison.differences))])
+    counted = ("cells run", "agree", "open", "higher", "lower", "no error known", "not run")
+    return Table(("the paper's table", *counted, "ours have"), rows).markdown_rows()
 
 
-def _merged(phrases: Sequence[str]) -> list[str]:
-    """Phrases of one kind as one: "8 of 20 draws" and "4 of 20 draws" are "4 to 8 of 20 draws"."""
+def _fewer(differences: Sequence[str]) -> list[str]:
+    """Where ours have fewer of something: "8 of 20 draws" and "4 of 20 draws" are "4 to 8 of 20 draws"."""
     numbers: dict[str, list[int]] = {}
-    for phrase in phrases:
-        number, _, rest = phrase.partition(" of ")
+    for difference in differences:
+        number, _, rest = difference.partition(" of ")
         if rest and number.isdigit():
             numbers.setdefault(rest, []).append(int(number))
-    merged = [
-        f"{min(n)} of {rest}" if len(n) == 1 else f"{min(n)} to {max(n)} of {rest}" for rest, n in numbers.items()
-    ]
-    return [*merged, *(phrase for phrase in phrases if not phrase.partition(" of ")[0].isdigit())]
+    return [f"{' to '.join(map(str, sorted({min(n), max(n)})))} of {rest}" for rest, n in numbers.items()]
 
 
 def verdict(cell: ComparedCell) -> str:
