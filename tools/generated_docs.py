@@ -20,6 +20,8 @@ from result_tables import across, by_draws, compare, leaderboard, made, over, su
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
 CONDITION = re.compile(r"[a-z]+=")
+BREAK_IN_NUMBER = re.compile(r"(?<=\d) (?=[±x])|(?<=[±x]) (?=\d)|(?<=<) (?=\d)")
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def _named(*functions: Callable[..., str]) -> dict[str, Callable[..., str]]:
@@ -60,10 +62,17 @@ def filled(text: str, root: Path) -> str:
 
     def fill(place: re.Match[str]) -> str:
         text = answer(root, place["words"], library)
-        inside = f"\n\n{text}\n\n" if "\n" in place["old"] else text
+        inside = f"\n\n{_unbroken(text)}\n\n" if "\n" in place["old"] else text
         return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
 
     return PLACE.sub(fill, text)
+
+
+def _unbroken(text: str) -> str:
+    """With "85.6 ± 0.9" and "1 x 5 x 601" kept in one line in the cells of tables."""
+    return "\n".join(
+        BREAK_IN_NUMBER.sub(NO_BREAK, line) if line.startswith("|") else line for line in text.splitlines()
+    )
 
 
 if __name__ == "__main__":

@@ -96,14 +96,14 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
         label = conditions.pop("label", "")
         results = library(folder)
         if not results.there:
-            rows.append([folder, *[NOT_RUN] * (len(wanted) + 1)])
+            rows.append([folder, *[NOT_RUN] * len(wanted)])
             continue
         full = results.of_rule(rule, **({"against": against} | conditions))
         row = next((row for row in full.rows if str(plain(row.method)) == here), None)
         title = ", ".join(part for part in (full.dataset, label) if part)
         cells = [NOT_RUN if row is None else _fact(results, full, row, column) for column in wanted]
-        rows.append([title, *cells, f"`results/{folder}`"])
-    headings = ["dataset", *(_heading(column, against, name) for column in wanted), "records"]
+        rows.append([title, *cells])
+    headings = ["dataset", *(_heading(column, against, name) for column in wanted)]
     return Table(headings, rows).markdown_rows()
 
 
@@ -180,8 +180,8 @@ def _scores(row: Row) -> tuple[str, str]:
 
 
 def judged(difference: Difference) -> str:
-    """A difference with its error, and whether it is clear; in bold if so."""
-    return Bold(f"{difference}, clear") if difference.clear else f"{difference}, not clear"
+    """A difference with its error; in bold if it is clear."""
+    return Bold(difference) if difference.clear else str(difference)
 
 
 def verdict(difference: Difference) -> str:
