@@ -31,7 +31,7 @@ def compared_with_paper(results: Results, name: str) -> PaperComparison:
 
 
 def paper(results: Results, name: str) -> str:
-    """A table of the paper beside ours, cell by cell, with a verdict."""
+    """A table of the paper with our number for every cell, and a verdict."""
     rows = []
     for cell in compared_with_paper(results, name).cells:
         if cell.mean is not None:
@@ -71,7 +71,7 @@ def _fewer(differences: Sequence[str]) -> list[str]:
 
 
 def verdict(cell: ComparedCell) -> str:
-    """Whether a number of ours is the paper's, as far as both standard errors tell."""
+    """Whether our number agrees with the paper's, given both standard errors."""
     assert cell.mean is not None
     gap = cell.mean - cell.paper.mean
     if cell.error is None or cell.paper.error is None:
@@ -180,7 +180,7 @@ FORMS = {
 
 
 def bench(root: Path, *names: str, precision: str = "bf16", only: str = "ERM,DAT,evaluation") -> str:
-    """What `domainwise bench` measured of these, beside the plain loop of the same run, in one precision."""
+    """Times that `domainwise bench` measured in one precision, and those of its plain loop in the same process."""
     rows = []
     for name in names:
         report = json.loads((root / "bench" / name).read_text())

@@ -54,7 +54,7 @@ def effort(results: Results, name: str) -> str:
 
 
 def penalty(results: Results, which: str, name: str, other: str) -> str:
-    """One method's penalty at the end beside another's, over the pairs of runs that share domain, draw and trial."""
+    """The penalties of two methods after the last step, over the pairs of runs that share domain, draw and trial."""
     last = last_penalties(results)
     if name not in last or other not in last:
         return NOT_RUN

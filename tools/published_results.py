@@ -17,7 +17,7 @@ from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.tables import AccuracyTable, Row, tables
 
 PAPER = "paper"
-"""The variant of a row searched in the paper's ranges; pages say so in words."""
+"""The variant of a row searched in the paper's ranges; pages leave it out."""
 
 
 def plain(method: Method) -> Method:

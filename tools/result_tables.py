@@ -83,7 +83,7 @@ def compare(results: Results, rule: str, *names: str, columns: str = COMPARED, *
 def across(library: Library, name: str, *experiments: str, against: str = "ERM", columns: str = COMPARED) -> str:
     """One method minus another in several experiments, each with its own conditions: "cmnist rule=oracle until=5000".
 
-    Further conditions of an experiment: `draws=`, `label=` beside the dataset's name, and `name=` and `against=`, where
+    Further conditions of an experiment: `draws=`, `label=` after the dataset's name, and `name=` and `against=`, where
     its rows have other names.
     """
     wanted = columns.split(",")
@@ -132,7 +132,7 @@ def over(results: Results, rule: str, *names: str, against: str = "ERM", **condi
     rows = []
     for name in names:
         found = [results.row(name, rule, against=against, **{condition: value}) for value in values.split(",")]
-        cells = [NOT_RUN if row is None or row.difference is None else judged(row.difference) for row in found]
+        cells = [NOT_RUN if row is None or row.difference is None else marked(row.difference) for row in found]
         rows.append([f"{name} − {against}", *cells])
     return Table(["", *(title.format(value) for value in values.split(","))], rows).markdown_rows()
 
@@ -155,7 +155,7 @@ def _nth(values: Sequence[Estimate], count: int) -> str:
 
 
 def leaderboard(results: Results) -> str:
-    """Every method of an experiment, best first, by training-domain validation and by the oracle."""
+    """Every method of an experiment, best first, by training-domain validation and with oracle selection."""
     rules = [rule for rule in (TRAINING_DOMAIN, ORACLE) if results.has(rule)]
     boards = {rule: results.of_rule(rule) for rule in rules}
     first = boards[rules[0]]
@@ -176,16 +176,16 @@ def leaderboard(results: Results) -> str:
 
 
 def _scores(row: Row) -> tuple[str, str]:
-    return str(row.average or NOT_RUN), "" if row.difference is None else judged(row.difference)
+    return str(row.average or NOT_RUN), "" if row.difference is None else marked(row.difference)
 
 
-def judged(difference: Difference) -> str:
+def marked(difference: Difference) -> str:
     """A difference with its error; in bold if it is clear."""
     return Bold(difference) if difference.clear else str(difference)
 
 
 def verdict(difference: Difference) -> str:
-    """The verdict of the test in two or three words, to be read beside the name of the baseline."""
+    """The verdict of the test without the name of the baseline."""
     return difference.verdict.removesuffix(" of").removesuffix(" from")
 
 
@@ -202,10 +202,10 @@ def cost(board: AccuracyTable, row: Row) -> str:
 def step_cost(board: AccuracyTable, method: Method) -> float | None:
     """The time of a method's step, ERM's being 1, with the measured network nearest to the experiment's."""
     cases: list[Mapping[str, Any]] = json.loads(COSTS.read_text())["cases"]
-    alike = [case for case in cases if case["network"] == board.network.removesuffix("-v1")]
-    if not alike:
+    measured = [case for case in cases if case["network"] == board.network.removesuffix("-v1")]
+    if not measured:
         return None
-    nearest = min(alike, key=lambda case: abs(case["size"] - board.image_size))
+    nearest = min(measured, key=lambda case: abs(case["size"] - board.image_size))
     ratio: float | None = nearest["times_erm"].get(method.algorithm)
     return ratio
 
