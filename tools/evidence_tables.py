@@ -57,7 +57,7 @@ def verdicts(library: Library, *compared: str) -> str:
         numbers = [len(cells), *known, sum(counts.values()), len(missing)]
         rows.append([f"{dataset}, {table}", *map(str, numbers), "; ".join(_fewer(comparison.differences))])
     counted = ("cells run", "agree", "open", "higher", "lower", "no error known", "not run")
-    return Table(("the paper's table", *counted, "ours have"), rows).markdown_rows()
+    return Table(("the paper's table", *counted, "fewer than the paper"), rows).markdown_rows()
 
 
 def _fewer(differences: Sequence[str]) -> list[str]:
@@ -93,13 +93,13 @@ def audit(results: Results, rule: str, *names: str, unseen: str = "") -> str:
         if rule in choices and run in results.colour_uses:
             rows.setdefault((method, domain), []).append((choices[rule], *results.colour_uses[run]))
     curves = {curve.run: curve for curve in results.collection.curves}
-    headings = ("method", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour", "digit")
+    headings = ("method", "unseen", "accuracy per trial", "in the last quarter", "follows", "colour, %", "digit, %")
     lines = []
     for (method, domain), audits in rows.items():
         late = [_last_quarter(curves[choice.run].accuracy[domain, "in"].tolist()) for choice, _, _ in audits]
         accuracies = ", ".join(f"{100 * choice.accuracy:.1f}" for choice, _, _ in audits)
         follows = ", ".join("nothing" if constant else use.follows for _, use, constant in audits)
-        shares = [", ".join(f"{100 * getattr(use, of):.0f} %" for _, use, _ in audits) for of in ("colour", "digit")]
+        shares = [", ".join(f"{100 * getattr(use, of):.0f}" for _, use, _ in audits) for of in ("colour", "digit")]
         lines.append([str(method), domain, accuracies, ", ".join(late), follows, *shares])
     return Table(headings, lines).markdown_rows() if rows else NOT_RUN
 

@@ -116,7 +116,7 @@ def summary(library: Library, *experiments: str) -> str:
         label = conditions.pop("label", "")
         full = library(folder).of_rule(conditions.pop("rule", TRAINING_DOMAIN), **conditions)
         gaps = {str(plain(row.method)): row.difference for row in full.rows if row.difference is not None}
-        by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clearly different": [], "clearly behind": []}
+        by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clear": [], "clearly behind": []}
         for name in sorted(gaps, key=lambda name: -gaps[name].mean):
             by_verdict[verdict(gaps[name])].append(name)
         title = ", ".join(part for part in (full.dataset, label) if part)
@@ -186,7 +186,7 @@ def marked(difference: Difference) -> str:
 
 def verdict(difference: Difference) -> str:
     """The verdict of the test without the name of the baseline."""
-    return difference.verdict.removesuffix(" of").removesuffix(" from")
+    return difference.verdict.removesuffix(" of") if difference.clear else "not clear"
 
 
 def cost(board: AccuracyTable, row: Row) -> str:

@@ -199,7 +199,7 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
         answer(tmp_path, "audit cmnist oracle ERM") == answer(tmp_path, "audit cmnist oracle unseen=+80%") == "not run"
     )
     lines = answer(tmp_path, "audit cmnist oracle DAT unseen=-90%").splitlines()
-    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
+    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90, 50 | 50, 50 |"]
 
 
 def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
