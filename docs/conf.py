@@ -24,23 +24,24 @@ autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}
 html_theme = "furo"
 html_title = "domainwise"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 nitpicky = False
 
 
 def plain_words(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
     """Docstrings here are plain words: `names` become code, indented lines stay as they are, nothing else is markup."""
-    told: list[str] = []
+    text: list[str] = []
     for line in lines:
         if line.startswith("    "):
-            if told and not told[-1]:
-                told += ["::", ""]
-            told.append(line)
+            if text and not text[-1]:
+                text += ["::", ""]
+            text.append(line)
         else:
             parts = re.split(r"`([^`]+)`", line)
             parts[::2] = [re.sub(r"([\\*|_])", r"\\\1", part) for part in parts[::2]]
-            told.append("".join(f"``{part}``\\ " if number % 2 else part for number, part in enumerate(parts)))
-    lines[:] = told
+            text.append("".join(f"``{part}``\\ " if number % 2 else part for number, part in enumerate(parts)))
+    lines[:] = text
 
 
 def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options: Any) -> bool:

@@ -17,7 +17,7 @@ from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.tables import AccuracyTable, Row, tables
 
 PAPER = "paper"
-"""The variant of a row searched in the paper's ranges; pages say so in words."""
+"""The variant of a row searched in the paper's ranges; pages leave it out."""
 
 
 def plain(method: Method) -> Method:
@@ -39,6 +39,10 @@ class Results:
     @property
     def there(self) -> bool:
         return self.folder.is_dir() and is_published(self.folder)
+
+    def has(self, rule: str) -> bool:
+        """Whether the runs have the evaluations that a selection rule needs."""
+        return bool(tables(self.collection, rule))
 
     def of_rule(self, rule: str, until: str = "", against: str = "ERM", draws: str = "") -> AccuracyTable:
         key = (rule, until, against, draws)
@@ -88,3 +92,14 @@ class Results:
             run: (ColourUse(**audit["shortcut"]), audit["commonest"]["share"] > CONSTANT)
             for run, audit in audited.items()
         }
+
+
+class Library:
+    """The published results of all folders below one, each read once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.read: dict[str, Results] = {}
+
+    def __call__(self, name: str) -> Results:
+        return self.read.setdefault(name, Results(self.root / name))

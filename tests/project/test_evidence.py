@@ -1,5 +1,6 @@
 """Pages and the records they stand on: what a place shows is what the records say, and what is missing is not run."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from domainwise.paper.tables import find_table
 from domainwise.protocol.records import PenaltyRecord, RunFolder
 from domainwise.reports.paper_comparison import ComparedCell
 from domainwise.reports.publish import publish
-from generated_docs import PLACE, answer, filled, verdict
+from evidence_tables import verdict
+from generated_docs import NO_BREAK, PLACE, answer, filled
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
 
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
@@ -33,7 +35,8 @@ def test_no_line_of_prose_begins_with_a_place(page: Path) -> None:
 
 
 def test_every_published_experiment_is_shown() -> None:
-    shown = {match["words"].split()[1] for page in PAGES for match in PLACE.finditer(page.read_text())}
+    places = (match["words"] for page in PAGES for match in PLACE.finditer(page.read_text()))
+    shown = {word for words in places for word in re.findall(r"[\w-]+", words)}
     published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
     assert published <= shown
 
@@ -44,6 +47,52 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     publish(write_sweep(folder / "runs"), folder / "cmnist")
     return folder
+
+
+def rows_of(block: str) -> dict[str, list[str]]:
+    """The rows of a generated table by their first cell; the headings are the row "headings"."""
+    lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
+    return {"headings": lines[0]} | {line[0]: [cell.strip() for cell in line[1:]] for line in lines[1:]}
+
+
+def test_chosen_rows_and_columns(root: Path) -> None:
+    rows = rows_of(
+        answer(root, "compare cmnist oracle DAT columns=-90%,baseline,average,difference,pairs,p,verdict,effort")
+    )
+    assert rows["headings"][2:5] == ["ERM", "average", "minus ERM"]
+    measured = ["61.0 ± 1.0", "51.0 ± 1.0", "61.0 ± 1.0", "+10.0 ± 0.0", "6", "0.031", "clearly ahead", "2 x 2 x 21"]
+    assert rows["DAT"] == measured
+    assert rows_of(answer(root, "compare cmnist oracle against=DAT"))["ERM"][1] == "-10.0 ± 0.0"
+    with pytest.raises(UserError, match=r"column of cmnist 'colour'.*-90%.*average"):
+        answer(root, "compare cmnist oracle DAT columns=colour")
+
+
+def test_one_method_across_experiments(root: Path) -> None:
+    rows = rows_of(answer(root, "across DAT cmnist \"cmnist rule=oracle draws=1 label='one draw'\" nothing"))
+    assert rows["headings"] == ["dataset", "DAT", "minus ERM", "pairs", "p", "verdict"]
+    assert rows["ColoredMNIST"][-1] == rows["ColoredMNIST, one draw"][-1] == "clearly ahead"
+    assert rows["nothing"] == ["not run"] * 5
+    assert rows_of(answer(root, "summary cmnist"))["ColoredMNIST"] == ["DAT", "none", "none"]
+
+
+def test_a_leaderboard_has_the_best_first_and_says_how_to_repeat_it(root: Path) -> None:
+    block = answer(root, "leaderboard cmnist")
+    rows = rows_of(block)
+    assert list(rows) == ["headings", "DAT", "ERM"]
+    assert rows["DAT"] == ["61.0 ± 1.0", "**+10.0 ± 0.0**", "61.0 ± 1.0", "**+10.0 ± 0.0**", "2 x 2 x 21", "1.7 x"]
+    assert rows["ERM"][1] == "" and rows["ERM"][-1] == "1.0 x"
+    assert block.endswith("Records: `results/cmnist`. Repeat: `make reproduce-cmnist`.")
+
+
+def test_differences_over_steps_and_draws(root: Path) -> None:
+    rows = rows_of(answer(root, "over cmnist oracle DAT IRM draws=1,2"))
+    assert rows["headings"][-2:] == ["1 draws", "2 draws"] and rows["DAT − ERM"] == ["**+10.0 ± 0.0**"] * 2
+    assert rows["IRM − ERM"] == ["not run"] * 2
+
+
+def test_numbers_in_the_cells_of_a_page_are_not_broken(root: Path) -> None:
+    page = filled("<!-- results: compare cmnist oracle DAT columns=average,effort -->\n<!-- /results -->", root)
+    assert f"61.0{NO_BREAK}±{NO_BREAK}1.0 | 2{NO_BREAK}x{NO_BREAK}2{NO_BREAK}x{NO_BREAK}21 |" in page
 
 
 def test_cells_gaps_and_effort(root: Path) -> None:
@@ -78,12 +127,11 @@ def test_numbers_as_if_less_had_been_searched(tmp_path: Path) -> None:
     publish(tmp_path / "runs", tmp_path / "searched")
     found = [answer(tmp_path, f"mean searched DAT average oracle{more}") for more in (" draws=1", " draws=2", "")]
     assert found == ["70.0", "60.0", "80.0"]
-    assert [answer(tmp_path, f"searched searched DAT oracle {k}") for k in (1, 2, 3, 4)] == [
-        "70.0",
-        "73.3",
-        "80.0",
-        "not run",
-    ]
+    expected = ["70.0", "73.3", "80.0", "not run"]
+    assert [answer(tmp_path, f"searched searched DAT oracle {k}") for k in (1, 2, 3, 4)] == expected
+    assert answer(tmp_path, "by_draws searched DAT draws=1,2,3,4").splitlines()[-1] == (
+        f"| oracle | DAT | {' | '.join(expected)} |"
+    )
     assert "2 draws x 1 trial" in answer(tmp_path, "table searched oracle draws=2").splitlines()[-1]
 
 
@@ -93,6 +141,11 @@ def test_accuracy_where_a_method_trained(tmp_path: Path) -> None:
     publish(tmp_path / "runs", tmp_path / "trained")
     assert answer(tmp_path, "at_home trained DAT -90% out") == "70.0 ± 10.0"
     assert answer(tmp_path, "at_home trained DAT -90% out until=10") == "60.0 ± 0.0"
+    rows = answer(tmp_path, "memorised trained DAT ERM unseen=-90%").splitlines()
+    assert rows[2:] == [
+        "| -90% | DAT | not run | 70.0 ± 10.0 | 10.0 ± 0.0 |",
+        "| -90% | ERM | not run | not run | not run |",
+    ]
     for words in ("at_home trained DAT -90% in", "at_home trained ERM -90% out", "at_home trained DAT +80% out"):
         assert answer(tmp_path, words) == "not run"
 
@@ -106,11 +159,14 @@ def test_what_was_not_run_is_said_to_be_so(root: Path) -> None:
         answer(root, "weather cmnist")
 
 
-def test_the_paper_beside_ours(root: Path) -> None:
+def test_the_papers_numbers_and_ours(root: Path) -> None:
     lines = answer(root, "paper cmnist cmnist").splitlines()
     rows = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| DAT")}
     assert rows["| DAT", "-90%"].endswith("| 2 x 2 x 21 |") and "| 61.0 ± 0.7 |" in rows["| DAT", "-90%"]
-    assert "2 of 20 draws" in lines[-1] and lines[-1].endswith("Not run: UAT.")
+    counts = rows_of(answer(root, "verdicts cmnist:cmnist"))["ColoredMNIST, Table 9"]
+    assert counts[0] == "16" and counts[-2] == "8", "cells of ERM and DAT were run, those of UAT were not"
+    assert counts[-1] == "2 of 20 draws; 2 of 3 trials; 21 of 5001 steps; 21 of 10001 steps"
+    assert sum(map(int, counts[1:-2])) == 16
 
 
 @pytest.mark.parametrize(
@@ -139,8 +195,11 @@ def test_what_the_selected_models_follow(tmp_path: Path) -> None:
             said = {"label": "0-4", "share": 1.0 if draw and trial else 0.5}
             kept.save_audit({"shortcut": vars(use), "commonest": said, "sentence": ""})
     publish(tmp_path / "runs", tmp_path / "cmnist")
-    lines = answer(tmp_path, "audit cmnist oracle").splitlines()
-    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90 %, 50 % | 50 %, 50 % |"]
+    assert (
+        answer(tmp_path, "audit cmnist oracle ERM") == answer(tmp_path, "audit cmnist oracle unseen=+80%") == "not run"
+    )
+    lines = answer(tmp_path, "audit cmnist oracle DAT unseen=-90%").splitlines()
+    assert lines[2:] == ["| DAT | -90% | 10.0, 50.0 | 10 to 10, 50 to 50 | colour, nothing | 90, 50 | 50, 50 |"]
 
 
 def test_rows_of_a_grid_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -166,7 +225,23 @@ def test_penalties_at_the_end(tmp_path: Path, runs_differ_in: str) -> None:
     assert answer(tmp_path, "penalty theory irm DAT ERM") == (
         "1.2 ± 0.2 after DAT, 5 ± 1 after ERM, lower in 2 of 2 pairs of runs"
     )
-    assert answer(tmp_path, "penalties theory").splitlines()[2] == "| ERM | 5 ± 1 | 5 ± 1 | 5 ± 1 | 5 ± 1 |"
+    rows = rows_of(answer(tmp_path, "penalties theory"))
+    assert rows["ERM"] == ["5 ± 1"] * 4 and rows["DAT"] == ["1.2 ± 0.2, lower in 2 of 2"] * 4
+
+
+def test_what_the_benchmark_measured(tmp_path: Path) -> None:
+    def row(what: str, form: str, precision: str, ms: float) -> dict[str, object]:
+        return {"what": what, "form": form, "precision": precision, "milliseconds": ms, "times_plain": 10 / ms}
+
+    rows = [row("plain loop", "eager", "default", 10.0), row("plain evaluation", "eager", "default", 3000.0)]
+    rows += [row("ERM", "eager", "bf16", 8.0), row("ERM", "captured", "bf16", 0.5), row("ERM", "captured", "fp32", 2.0)]
+    report = {"dataset": "ColoredMNIST", "network": "mnist-cnn", "batch_size": 64, "rows": rows}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "gpu.json").write_text(json.dumps(report))
+    setup = "ColoredMNIST, mnist-cnn, 64 per domain"
+    assert answer(tmp_path, "bench gpu.json").splitlines()[2:] == [
+        f"| {setup} | ERM step | captured | 10 ms | 0.5 ms | 20 x |"
+    ]
 
 
 def test_places_in_lines_and_blocks(root: Path) -> None:

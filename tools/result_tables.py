@@ -1,0 +1,256 @@
+"""Tables of accuracies for the pages: rows of one experiment, one method in several experiments, a leaderboard."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from domainwise.core.errors import unknown
+from domainwise.core.phrasing import counted
+from domainwise.core.table import NOT_RUN, Bold, Table
+from domainwise.protocol.selection import Method
+from domainwise.protocol.statistics import Difference, Estimate, averages_by_draws
+from domainwise.sweeps.tables import AccuracyTable, Row
+from published_results import Library, Results, plain
+
+COMPARED = "average,difference,pairs,p,verdict"
+COSTS = Path(__file__).parents[1] / "results" / "bench" / "method-costs.json"
+UNMEASURED = "not measured"
+TRAINING_DOMAIN, ORACLE = "training-domain", "oracle"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Devices, versions and dates of an experiment's runs in one line."""
+
+    runs: int
+    devices: tuple[str, ...]
+    commits: tuple[str, ...]
+    versions: tuple[str, ...]
+    dates: tuple[str, ...]
+
+    @classmethod
+    def of(cls, results: Results, draws: str = "") -> "Provenance":
+        runs = [run for run in results.collection.runs if not draws or run.draw < int(draws)]
+        statuses = [results.collection.statuses[run.id] for run in runs if run.id in results.collection.statuses]
+        software = [status.software.split(", ") for status in statuses]
+        columns = (
+            [status.device for status in statuses],
+            [parts[0] for parts in software],
+            [parts[1] for parts in software if len(parts) > 1],
+            [status.date for status in statuses],
+        )
+        return cls(len(runs), *(tuple(sorted(set(column))) for column in columns))
+
+    def __str__(self) -> str:
+        commits = self.commits[0] if len(self.commits) == 1 else f"{len(self.commits)} commits, named in the records"
+        dates = self.dates[0] if len(self.dates) == 1 else f"{self.dates[0]} to {self.dates[-1]}"
+        devices = " and ".join(self.devices)
+        return f"{counted(self.runs, 'run')} on {devices}; {commits}; {', '.join(self.versions)}; {dates}"
+
+
+def made(results: Results, draws: str = "") -> str:
+    """Where and when the runs of an experiment were made."""
+    return str(Provenance.of(results, draws))
+
+
+def table(results: Results, rule: str, **conditions: str) -> str:
+    """All methods and unseen domains by one selection rule."""
+    full = results.of_rule(rule, **conditions)
+    shown = replace(full, rows=tuple(replace(row, method=plain(row.method)) for row in full.rows)).as_table()
+    return f"{shown.markdown_rows()}\n\n{shown.caption}. {made(results, conditions.get('draws', ''))}."
+
+
+def compare(results: Results, rule: str, *names: str, columns: str = COMPARED, **conditions: str) -> str:
+    """Chosen methods of one experiment (all, if none is named), and chosen facts about each.
+
+    Columns are unseen domains, or names of FACTS; `columns=` has them with commas.
+    """
+    full = results.of_rule(rule, **conditions)
+    found = {str(plain(row.method)): row for row in full.rows}
+    chosen = names or tuple(found)
+    wanted = columns.split(",")
+    rows = [
+        [name, *(_fact(results, full, found[name], column) if name in found else NOT_RUN for column in wanted)]
+        for name in chosen
+    ]
+    headings = ["method", *(_heading(column, full.baseline) for column in wanted)]
+    return Table(headings, rows).markdown_rows()
+
+
+def across(library: Library, name: str, *experiments: str, against: str = "ERM", columns: str = COMPARED) -> str:
+    """One method minus another in several experiments, each with its own conditions: "cmnist rule=oracle until=5000".
+
+    Further conditions of an experiment: `draws=`, `label=` after the dataset's name, and `name=` and `against=`, where
+    its rows have other names.
+    """
+    wanted = columns.split(",")
+    rows = []
+    for words in experiments:
+        folder, *facts = shlex.split(words)
+        conditions = dict(fact.split("=", 1) for fact in facts)
+        rule = conditions.pop("rule", TRAINING_DOMAIN)
+        here = conditions.pop("name", name)
+        label = conditions.pop("label", "")
+        results = library(folder)
+        if not results.there:
+            rows.append([folder, *[NOT_RUN] * len(wanted)])
+            continue
+        full = results.of_rule(rule, **({"against": against} | conditions))
+        row = next((row for row in full.rows if str(plain(row.method)) == here), None)
+        title = ", ".join(part for part in (full.dataset, label) if part)
+        cells = [NOT_RUN if row is None else _fact(results, full, row, column) for column in wanted]
+        rows.append([title, *cells])
+    headings = ["dataset", *(_heading(column, against, name) for column in wanted)]
+    return Table(headings, rows).markdown_rows()
+
+
+def summary(library: Library, *experiments: str) -> str:
+    """The methods clearly ahead of ERM, not clearly different from it and clearly behind; a row per experiment."""
+    rows = []
+    for words in experiments:
+        folder, *facts = shlex.split(words)
+        conditions = dict(fact.split("=", 1) for fact in facts)
+        label = conditions.pop("label", "")
+        full = library(folder).of_rule(conditions.pop("rule", TRAINING_DOMAIN), **conditions)
+        gaps = {str(plain(row.method)): row.difference for row in full.rows if row.difference is not None}
+        by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clear": [], "clearly behind": []}
+        for name in sorted(gaps, key=lambda name: -gaps[name].mean):
+            by_verdict[verdict(gaps[name])].append(name)
+        title = ", ".join(part for part in (full.dataset, label) if part)
+        rows.append([title, *(", ".join(names) or "none" for names in by_verdict.values())])
+    headings = ("dataset", "clearly ahead of ERM", "not clearly different", "clearly behind ERM")
+    return Table(headings, rows).markdown_rows()
+
+
+def over(results: Results, rule: str, *names: str, against: str = "ERM", **conditions: str) -> str:
+    """Methods minus a baseline, a column for every value of `until=300,600` or `draws=1,2,4`."""
+    ((condition, values),) = conditions.items()
+    title = {"until": "step {}", "draws": "{} draws"}[condition]
+    rows = []
+    for name in names:
+        found = [results.row(name, rule, against=against, **{condition: value}) for value in values.split(",")]
+        cells = [NOT_RUN if row is None or row.difference is None else marked(row.difference) for row in found]
+        rows.append([f"{name} − {against}", *cells])
+    return Table(["", *(title.format(value) for value in values.split(","))], rows).markdown_rows()
+
+
+def by_draws(results: Results, *names: str, draws: str = "1,2,4,8") -> str:
+    """The expected average of a search of so many draws, by both selection rules."""
+    rows = []
+    for rule in (TRAINING_DOMAIN, ORACLE):
+        averages = averages_by_draws(results.collection.curves, results.of_rule(rule).columns, rule)
+        by_name = {str(plain(method)): values for method, values in averages.items()}
+        for name in names:
+            values = by_name.get(name, [])
+            rows.append([rule, name, *(_nth(values, int(count)) for count in draws.split(","))])
+    headings = ["selection", "method", *(counted(int(count), "draw") for count in draws.split(","))]
+    return Table(headings, rows).markdown_rows()
+
+
+def _nth(values: Sequence[Estimate], count: int) -> str:
+    return str(values[count - 1]) if 0 < count <= len(values) else NOT_RUN
+
+
+def leaderboard(results: Results) -> str:
+    """Every method of an experiment, best first, by training-domain validation and with oracle selection."""
+    rules = [rule for rule in (TRAINING_DOMAIN, ORACLE) if results.has(rule)]
+    boards = {rule: results.of_rule(rule) for rule in rules}
+    first = boards[rules[0]]
+    known = [row for row in first.rows if row.average is not None]
+    ranked = sorted(known, key=lambda row: row.average.mean if row.average else 0.0, reverse=True)
+    rows = []
+    for row in ranked:
+        others = {rule: next(r for r in boards[rule].rows if r.method == row.method) for rule in rules}
+        scores = [cell for rule in rules for cell in _scores(others[rule])]
+        rows.append([str(plain(row.method)), *scores, _effort(row), cost(first, row)])
+    titles = ["method", *(text for rule in rules for text in (rule, "minus ERM")), FACTS["effort"][0], FACTS["cost"][0]]
+    if all(row[-1] == UNMEASURED for row in rows):
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    text = Table(titles, rows).markdown_rows()
+    facts = "; ".join([*first.made_with(), *([] if first.chance is None else [f"chance {first.chance:.1f}"])])
+    name = results.folder.name
+    return f"{text}\n\n{facts}. {made(results)}. Records: `results/{name}`. Repeat: `make reproduce-{name}`."
+
+
+def _scores(row: Row) -> tuple[str, str]:
+    return str(row.average or NOT_RUN), "" if row.difference is None else marked(row.difference)
+
+
+def marked(difference: Difference) -> str:
+    """A difference with its error; in bold if it is clear."""
+    return Bold(difference) if difference.clear else str(difference)
+
+
+def verdict(difference: Difference) -> str:
+    """The verdict of the test without the name of the baseline."""
+    return difference.verdict.removesuffix(" of") if difference.clear else "not clear"
+
+
+def cost(board: AccuracyTable, row: Row) -> str:
+    """A run's time as a multiple of ERM's: the measured ratio of their steps' times, times that of their numbers."""
+    ratio = step_cost(board, row.method)
+    baseline = _baseline(board, row)
+    if ratio is None or baseline is None or not baseline.steps:
+        return UNMEASURED
+    times = (1.0 if row is baseline else ratio) * row.steps / baseline.steps
+    return f"{times:.{0 if times >= 10 else 1}f} x"
+
+
+def step_cost(board: AccuracyTable, method: Method) -> float | None:
+    """The time of a method's step, ERM's being 1, with the measured network nearest to the experiment's."""
+    cases: list[Mapping[str, Any]] = json.loads(COSTS.read_text())["cases"]
+    measured = [case for case in cases if case["network"] == board.network.removesuffix("-v1")]
+    if not measured:
+        return None
+    nearest = min(measured, key=lambda case: abs(case["size"] - board.image_size))
+    ratio: float | None = nearest["times_erm"].get(method.algorithm)
+    return ratio
+
+
+def _effort(row: Row) -> str:
+    return f"{row.draws} x {row.trials} x {row.steps}"
+
+
+def _baseline(board: AccuracyTable, row: Row) -> Row | None:
+    """The row that a row is compared with: the baseline in the same variant, or without one."""
+    by_name = {str(one.method): one for one in board.rows}
+    return by_name.get(str(Method(board.baseline, row.method.variant)), by_name.get(board.baseline))
+
+
+def _of_difference(say: Callable[[Difference], str]) -> Callable[[AccuracyTable, Row], str]:
+    return lambda _, row: "" if row.difference is None else say(row.difference)
+
+
+def _baseline_average(board: AccuracyTable, row: Row) -> str:
+    other = _baseline(board, row)
+    return NOT_RUN if other is None or other.average is None else str(other.average)
+
+
+FACTS: Mapping[str, tuple[str, Callable[[AccuracyTable, Row], str]]] = {
+    "average": ("{name}", lambda _, row: NOT_RUN if row.average is None else str(row.average)),
+    "baseline": ("{against}", _baseline_average),
+    "difference": ("minus {against}", _of_difference(str)),
+    "pairs": ("pairs", _of_difference(lambda gap: str(gap.n))),
+    "p": ("p", _of_difference(lambda gap: f"{gap.p:.2g}" if gap.p >= 1e-4 else "< 0.0001")),
+    "verdict": ("verdict", _of_difference(verdict)),
+    "effort": ("draws x trials x steps", lambda _, row: _effort(row)),
+    "cost": ("time of a run", cost),
+}
+"""What a column of `compare` and `across` can show of a row: its heading, and the text of a cell."""
+
+
+def _heading(column: str, against: str, name: str = "average") -> str:
+    return FACTS[column][0].format(against=against, name=name) if column in FACTS else column
+
+
+def _fact(results: Results, board: AccuracyTable, row: Row, column: str) -> str:
+    if column in FACTS:
+        return FACTS[column][1](board, row)
+    by_name = {str(one): one for one in board.columns}
+    if column not in by_name:
+        raise unknown(f"column of {results.folder.name}", column, [*by_name, *FACTS])
+    value = row.estimate(by_name[column])
+    return NOT_RUN if value is None else str(value)
