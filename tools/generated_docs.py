@@ -26,6 +26,7 @@ from domainwise.reports.figures import TooFew, draw
 from domainwise.reports.paper_comparison import ComparedCell, printed
 from domainwise.reports.publish import origins
 from domainwise.sweeps.collection import read_penalties
+from guide_tables import OF_GUIDES
 from published_results import PAPER, Results, plain
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
@@ -264,6 +265,8 @@ def answer(root: Path, words: str, known: dict[str, Results] | None = None) -> s
     question, name, *rest = shlex.split(words)
     if question == "attacks":
         return attacks(root / "bench" / name)
+    if question in OF_GUIDES:
+        return OF_GUIDES[question](root, name, *rest)
     conditions = dict(word.split("=") for word in rest if CONDITION.match(word))
     rest = [word for word in rest if not CONDITION.match(word)]
     if question not in ASKABLE:
