@@ -71,7 +71,9 @@ def costs(root: Path, file: str, *names: str) -> str:
         time = "" if times.get(name) is None else "1" if name == "ERM" else f"{times[name]:.2g}"
         lines.append([name, time, *(_gap(by_method.get(name)) for by_method in rows)])
     headings = ("method", "step time / ERM's", *(table.dataset for table in tables))
-    return f"{Table(headings, lines).markdown_rows()}\n\n{'; '.join(map(_setup, tables))}."
+    ahead = "; ".join(f"on {table.dataset}: {_ahead(table.rows)}" for table in tables)
+    setups = "; ".join(map(_setup, tables))
+    return f"{Table(headings, lines).markdown_rows()}\n\nClearly ahead of ERM {ahead}.\n\nSet-up: {setups}."
 
 
 def _gap(row: Row | None) -> str:
@@ -81,6 +83,12 @@ def _gap(row: Row | None) -> str:
     if row.difference is None:
         return f"{row.average} %"
     return f"**{row.difference}**" if row.difference.clear else str(row.difference)
+
+
+def _ahead(rows: Sequence[Row]) -> str:
+    """The methods that are clearly ahead of ERM."""
+    gaps = {str(plain(row.method)): row.difference for row in rows}
+    return ", ".join(name for name, gap in gaps.items() if gap is not None and gap.clear and gap.mean > 0) or "none"
 
 
 def _setup(table: AccuracyTable) -> str:
