@@ -77,12 +77,11 @@ def costs(root: Path, file: str, *names: str) -> str:
 
 
 def _gap(row: Row | None) -> str:
-    """The difference to ERM, in bold if it is clear; ERM's own average."""
+    """The difference to ERM, in bold if it is clear; ERM's own average. No line breaks inside."""
     if row is None:
         return ""
-    if row.difference is None:
-        return f"{row.average} %"
-    return f"**{row.difference}**" if row.difference.clear else str(row.difference)
+    number = str(row.difference or row.average).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"**{number}**" if row.difference is not None and row.difference.clear else number
 
 
 def _ahead(rows: Sequence[Row]) -> str:
