@@ -1,7 +1,6 @@
 """The documentation site: `make docs` builds it without network into docs/_build/html."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,17 +30,17 @@ nitpicky = False
 
 def plain_words(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
     """Docstrings here are plain words: `names` become code, indented lines stay as they are, nothing else is markup."""
-    markup: list[str] = []
+    told: list[str] = []
     for line in lines:
         if line.startswith("    "):
-            if markup and not markup[-1]:
-                markup += ["::", ""]
-            markup.append(line)
+            if told and not told[-1]:
+                told += ["::", ""]
+            told.append(line)
         else:
             parts = re.split(r"`([^`]+)`", line)
             parts[::2] = [re.sub(r"([\\*|_])", r"\\\1", part) for part in parts[::2]]
-            markup.append("".join(f"``{part}``\\ " if number % 2 else part for number, part in enumerate(parts)))
-    lines[:] = markup
+            told.append("".join(f"``{part}``\\ " if number % 2 else part for number, part in enumerate(parts)))
+    lines[:] = told
 
 
 def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options: Any) -> bool:
@@ -49,13 +48,6 @@ def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options
     return skip or (name.startswith("set_") and name.endswith("_request"))
 
 
-def copy_pictures(app: Any, failure: Exception | None) -> None:
-    """Sphinx copies images of Markdown alone; those of <picture>, which has a light and a dark one, are HTML."""
-    if failure is None:
-        shutil.copytree(HERE / "images", Path(app.outdir) / "images", dirs_exist_ok=True)
-
-
 def setup(app: Any) -> None:
-    app.connect("build-finished", copy_pictures)
     app.connect("autodoc-process-docstring", plain_words)
     app.connect("autodoc-skip-member", left_out)
