@@ -101,8 +101,12 @@ def _range(values: Collection[int]) -> str:
 
 
 def sentence(root: Path, experiment: str, name: str) -> str:
-    """The comparison of a method with ERM, in words; the step is selected by training-domain validation."""
-    return Results(root / experiment).of_rule(RULE).sentence(name)
+    """A method beside ERM on unseen domains, in words; the step is selected by training-domain validation."""
+    table = Results(root / experiment).of_rule(RULE)
+    averages = {str(row.method): row.average for row in table.rows}
+    if averages.get(name) is None or averages.get("ERM") is None:
+        return table.sentence(name)
+    return f"On unseen domains {name} reaches {averages[name]} %, ERM {averages['ERM']} %. {table.sentence(name)}"
 
 
 OF_GUIDES: Mapping[str, Callable[..., str]] = {"speed": speed, "costs": costs, "sentence": sentence}

@@ -23,7 +23,7 @@ def run(*command: object, cwd: Path, path: str = "") -> str:
     clean |= {"PATH": path + os.pathsep + clean["PATH"], "HOME": str(cwd), "MPLCONFIGDIR": str(cwd / ".mpl")}
     result = subprocess.run([str(word) for word in command], cwd=cwd, env=clean, capture_output=True, text=True)
     assert result.returncode == 0, f"{command[:3]}: {result.stdout}\n{result.stderr}"
-    return result.stdout
+    return result.stdout + result.stderr
 
 
 def words(text: str) -> set[str]:
