@@ -11,7 +11,8 @@ from domainwise.cli import app
 
 INTRODUCTION = """# Every command
 
-What `domainwise COMMAND --help` says, on one page, made from the source by `make docs`; a test keeps the two equal.
+Which commands are there, and which options do they have? This page has what `domainwise COMMAND --help` says. It is
+made from the source by `make docs`; a test keeps the two equal.
 Results go to standard output, progress and notes to standard error; a user's mistake is one line and exit status 2.
 Shell completion, of names too: `domainwise --install-completion`.
 """

@@ -1,6 +1,6 @@
-"""Tables and numbers of pages, written from published records: `python tools/generated_docs.py docs/*.md`.
+"""Tables and sentences of pages, written from published records: `python tools/generated_docs.py docs/*.md`.
 
-A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, around a block of its own or in a line;
+A page marks a place for them as `<!-- results: WORDS -->...<!-- /results -->`, around a block of its own;
 the text between is replaced by the answer to the words from the folder `results`, or by "not run".
 """
 
@@ -14,11 +14,11 @@ from domainwise.core import files
 from domainwise.core.errors import unknown
 from domainwise.core.table import NOT_RUN
 from evidence_tables import attacks, audit, bench, figure, memorised, paper, penalties, verdicts
-from inline_numbers import at_home, effort, gap, mean, minus, penalty, searched
+from guide_tables import costs, sentence, speed
 from published_results import Library
 from result_tables import across, by_draws, compare, leaderboard, made, over, summary, table
 
-PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
+PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->.*?<!-- /results -->", re.DOTALL)
 CONDITION = re.compile(r"[a-z]+=")
 BREAK_IN_NUMBER = re.compile(r"(?<=\d) (?=[±x])|(?<=[±x]) (?=\d)|(?<=<) (?=\d)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -29,11 +29,10 @@ def _named(*functions: Callable[..., str]) -> dict[str, Callable[..., str]]:
 
 
 OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
-    *(table, compare, over, by_draws, leaderboard, made, paper, audit, memorised, penalties, figure),
-    *(mean, minus, gap, searched, at_home, effort, penalty),
+    *(table, compare, over, by_draws, leaderboard, made, paper, audit, memorised, penalties, figure, sentence),
 )
 OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
-OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks)
+OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks, speed, costs)
 
 
 def answer(root: Path, words: str, library: Library | None = None) -> str:
@@ -57,13 +56,12 @@ def answer(root: Path, words: str, library: Library | None = None) -> str:
 
 
 def filled(text: str, root: Path) -> str:
-    """A page with all its places filled: a place that holds a line break is a block, any other part of a line."""
+    """A page with all its places filled."""
     library = Library(root)
 
     def fill(place: re.Match[str]) -> str:
-        text = answer(root, place["words"], library)
-        inside = f"\n\n{_unbroken(text)}\n\n" if "\n" in place["old"] else text
-        return f"<!-- results: {place['words']} -->{inside}<!-- /results -->"
+        text = _unbroken(answer(root, place["words"], library))
+        return f"<!-- results: {place['words']} -->\n\n{text}\n\n<!-- /results -->"
 
     return PLACE.sub(fill, text)
 

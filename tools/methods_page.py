@@ -14,7 +14,8 @@ from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUn
 
 INTRODUCTION = """# Methods
 
-Every method minimises something over batches of E training domains; R_e is the average cross-entropy on domain e.
+What does each method minimise, what does it cost, and when is it worth a try? A batch has samples of E training
+domains; R_e is the average cross-entropy on domain e.
 Defaults and ranges are DomainBed's, or this project's where DomainBed has none; the paper's own ranges are in
 `domainwise.paper`. Every method is checked against an independent straight-line version in float64.
 

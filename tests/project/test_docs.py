@@ -1,17 +1,19 @@
 """Every code block of the documentation is executed, page by page, in an empty folder with small data.
 
-Commands run as written, with fewer steps, draws and trials appended (a repeated option takes its last value); of
-`make`, whose targets install and test, only what it would do is asked.
+Commands run as written, with fewer steps, draws and trials appended (a repeated option takes its last value); fits in
+Python take fewer steps, too. Commands that install are not run: `make` prints its recipe, and pip's folder is checked.
 """
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,9 @@ from commands_page import commands_page
 from documents import BLOCK, PAGES, ROOT, blocks
 from domainwise.cli import main
 from domainwise.data.catalogue import DATASETS
+from domainwise.models import fit
+from domainwise.protocol.runs import Run
+from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder, small_data_root
 
 SHOWN_ONLY = ("toml", "bibtex", "text")
@@ -33,6 +38,8 @@ SMALLER = {
     "bench": "--batch-size 2 --seconds 0 --precisions fp32 --algorithms ERM --device cpu",
     "report": "--no-models",
 }
+DEMOS: list[Path] = []
+"""The folder of the demo, which several pages begin with, once a page has run it."""
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -55,12 +62,18 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         words = ["domainwise", "demo"]
     if words[0] == "make":
         words = ["make", "--directory", str(ROOT), "--dry-run", *words[1:]]
+    if words[:2] == ["pip", "install"]:
+        assert words[2:] == ["."] and (ROOT / "pyproject.toml").exists()
+        return
     if words[0] == "torchrun":
         words[words.index("--nproc-per-node") + 1] = "2"
         smaller = shlex.split(f"{SMALLER['train']} --network mnist-cnn --image-size 28")
         words = [sys.executable, "-m", "torch.distributed.run", *words[1:], *smaller]
     if words[0] != "domainwise":
         subprocess.run(words, check=True, timeout=300)
+        return
+    if words == ["domainwise", "demo"] and DEMOS:
+        shutil.copytree(DEMOS[0], "runs/demo")
         return
     arguments = words[1:]
     name = next((word for word in arguments if word in SMALLER), "")
@@ -78,9 +91,22 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         os.environ.update(before)
     if target:
         Path(target).write_text(capsys.readouterr().out)
+    if words == ["domainwise", "demo"]:
+        DEMOS.append(Path("runs/demo").absolute())
 
 
-@pytest.mark.usefixtures("nothing_stays_registered", "quick_workers")
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dw.fit` takes a few steps with small batches, whatever a page asks for."""
+
+    def plan(*arguments: Any) -> Run:
+        run = plan_run(*arguments)
+        return replace(run, steps=min(run.steps, 11), evaluate_every=10, hparams={**run.hparams, "batch_size": 8})
+
+    monkeypatch.setattr(fit, "plan_run", plan)
+
+
+@pytest.mark.usefixtures("nothing_stays_registered", "quick_workers", "short_fits")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_runs(
     page: Path,
@@ -99,7 +125,7 @@ def test_every_block_runs(
     monkeypatch.setitem(DATASETS._things, "PACS", replace(DATASETS["PACS"], shape=(3, 32, 32)))
     for name in ("photos", "labelled_photos"):
         make_folder(tmp_path / name, count=8)
-    make_folder(tmp_path / "new_camera", ["."], ["."], count=30)
+    make_folder(tmp_path / "new_camera", ["."], ["."], count=30, suffix=".jpg")
     namespace: dict[str, object] = {"__name__": "docs"}
     for block in todo:
         if block.kind == "python":
@@ -114,12 +140,6 @@ def test_no_code_hides_in_indented_blocks() -> None:
     for page in PAGES:
         hidden = re.findall(r"\n\n(?: {4}|\t).*", BLOCK.sub("", page.read_text(encoding="utf-8")))
         assert not hidden, f"{page.name}: fence {hidden[0]!r}"
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:

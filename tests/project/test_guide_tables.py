@@ -1,0 +1,60 @@
+"""Tables and sentences of the README and the guides say what benchmarks and published records say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from domainwise.reports.publish import publish
+from generated_docs import answer
+from guide_tables import SPEEDS
+from handmade_records import write_sweep
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ERM and DAT on ColoredMNIST, DAT ten points ahead on every domain, and records of benchmarks."""
+    folder = tmp_path_factory.mktemp("results")
+    publish(write_sweep(folder / "runs"), folder / "cmnist")
+    (folder / "bench").mkdir()
+    times = {"ERM": 1.02, "DAT": 2.04, "CORAL": 1.3}
+    cases = [{"network": "mlp", "size": 28, "times_erm": {}}, {"network": "small-cnn", "size": 28, "times_erm": times}]
+    (folder / "bench" / "costs.json").write_text(json.dumps({"cases": cases}))
+    facts = {"device": "GPU", "torch": "2.11"}
+    for number, name in enumerate({name for _, name, *_ in SPEEDS}):
+        rows = [("plain loop", "default", "eager", 10.0), ("plain evaluation", "default", "eager", 4321.0)]
+        for what, one in (("ERM", 2.0), ("evaluation", 43.21)):
+            for precision in ("tf32", "bf16"):
+                rows += [(what, precision, form, one * slower) for form, slower in (("compiled", 1), ("captured", 2))]
+                rows.append((what, precision, "8 in turns", one / 8))
+        keys = ("what", "precision", "form", "milliseconds")
+        record = facts | {"date": f"2026-01-0{number + 1}", "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
+        (folder / "bench" / f"gpu-{name}.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_speed_is_that_of_one_run_beside_the_loop(root: Path) -> None:
+    lines = answer(root, "speed gpu").splitlines()
+    assert [line.split(" | ")[2:] for line in lines[2:7]] == [["10", "2", "5 |"]] * 4 + [["4,321", "43.2", "100 |"]]
+    assert lines[-1].startswith("One GPU, torch 2.11, 2026-01-01 and 2026-01-02 and 2026-01-03;")
+
+
+def test_gains_and_costs(root: Path) -> None:
+    """What is clear is bold; a method that was not run has no row."""
+    lines = answer(root, "costs costs.json cmnist").splitlines()
+    space = "\N{NO-BREAK SPACE}"
+    assert lines[0] == "| method | step time / ERM's | ColoredMNIST |"
+    assert lines[2].startswith("| ERM | 1 | 5") and lines[3] == f"| DAT | 2 | **+10.0{space}±{space}0.0** |"
+    assert lines[4:] == [
+        "",
+        "Clearly ahead of ERM on ColoredMNIST: DAT.",
+        "",
+        "Set-up: ColoredMNIST: mnist-cnn, 21 steps, 2 trials.",
+    ]
+
+
+def test_a_comparison_in_words(root: Path) -> None:
+    accuracies, comparison = answer(root, "sentence cmnist DAT").split(". ")
+    assert accuracies == "On unseen domains DAT reaches 61.0 ± 1.0 %, ERM 51.0 ± 1.0 %"
+    assert comparison.startswith("DAT is clearly ahead of ERM: +10.0 ± 0.0 points over 6 pairs")
+    assert answer(root, "sentence cmnist IRM") == "IRM and ERM were not both run: nothing to compare."
