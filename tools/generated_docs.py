@@ -233,9 +233,9 @@ def robustness(results: Results, name: str, rule: str) -> str:
         row, baseline = by_name[name], by_name["ERM"]
         gap = row.difference
         assert gap is not None
-        tests = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
+        tested = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
         facts = str(settings.seed), settings.precision, str(settings.threads), str(baseline.average), str(row.average)
-        rows.append([*facts, str(gap), *tests, "yes" if gap.clear else "no"])
+        rows.append([*facts, str(gap), *tested, "yes" if gap.clear else "no"])
     tests = ("pairs ahead", "p of the sign test", "p of the t-test", "clear")
     headings = ("seed", "precision", "threads", "ERM", name, f"{name} − ERM", *tests)
     return Table(headings, rows, labels=3).markdown_rows()

@@ -307,5 +307,5 @@ def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[
     with mpl.rc_context(ANY_GROUND):
         figure = draw()
         figure.set_dpi(DOTS)
-        FigureCanvasAgg(figure).print_png(out)
+        FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
     return Picture(title, caption, sentences, address(out.getvalue(), "image/png"))
