@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from demo_tables import robustness, validation
 from domainwise.core import files
 from domainwise.core.errors import unknown
 from domainwise.core.table import NOT_RUN
@@ -30,6 +31,7 @@ def _named(*functions: Callable[..., str]) -> dict[str, Callable[..., str]]:
 
 OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
     *(table, compare, over, by_draws, leaderboard, made, paper, audit, memorised, penalties, figure, sentence),
+    *(validation, robustness),
 )
 OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
 OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks, speed, costs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from domainwise.analysis import attention
@@ -298,8 +299,13 @@ def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Without ground and in a middle grey: for light and dark pages alike."""
+    """Without ground and in a middle grey: for light and dark pages alike.
+
+    The canvas writes the file itself: `savefig` would go through all elements twice, first without drawing them.
+    """
     out = io.BytesIO()
     with mpl.rc_context(ANY_GROUND):
-        draw().savefig(out, format="png", dpi=DOTS)
+        figure = draw()
+        figure.set_dpi(DOTS)
+        FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
     return Picture(title, caption, sentences, address(out.getvalue(), "image/png"))
