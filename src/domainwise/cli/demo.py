@@ -98,6 +98,8 @@ def draw_pictures(runs: "Sequence[Run]", out: Path) -> list[Path]:
     from domainwise.protocol.records import RunFolder
     from domainwise.protocol.saved_weights import saved_weights
     from domainwise.reports import pictures
+    from domainwise.reports.dat_picture import dat_picture
+    from domainwise.reports.style import save
 
     environments = DATASETS[DATASET].load()
     written = [out / "samples.png"]
@@ -106,5 +108,5 @@ def draw_pictures(runs: "Sequence[Run]", out: Path) -> list[Path]:
     if folder := next((folder for folder in folders if folder.model_file.exists()), None):
         written.append(out / "perturbations.png")
         delta = saved_weights(folder).tensors["delta"]
-        pictures.perturbations(environments, folder.run.train_domains, delta, written[1])
+        save(dat_picture(environments, folder.run, delta), written[1])
     return written

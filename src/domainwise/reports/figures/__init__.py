@@ -10,15 +10,16 @@ from domainwise.core.errors import UserError, unknown
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.dataset_names import matching
 from domainwise.reports.figures import ablations, over_time
-from domainwise.reports.figures.methods import draws, methods
+from domainwise.reports.figures.methods import domains, draws, methods
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import SETTINGS
+from domainwise.reports.style import footnote, headline, settings
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.tables import completeness, groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
+    "domains": domains,
     "curves": over_time.curves,
     "memory": over_time.memory,
     "draws": draws,
@@ -38,8 +39,12 @@ def draw(
     dataset: str | None = None,
     algorithms: Sequence[str] = (),
     rule: str | None = None,
+    dark: bool = False,
 ) -> Drawing:
-    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given."""
+    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given.
+
+    Its title and its caption are in the figure; `dark` draws it for a black page.
+    """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     everything = groups(collection)
@@ -55,7 +60,7 @@ def draw(
     for group in sorted(usable, key=lambda group: -len(group.curves)):
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
-            with mpl.rc_context(SETTINGS):
+            with mpl.rc_context(settings(dark=dark)):
                 drawing = FIGURES[name](Request(folder, group, chosen, algorithms))
                 return _labelled(drawing, completeness(collection, group))
         except TooFew as error:
@@ -65,9 +70,10 @@ def draw(
 
 
 def _labelled(drawing: Drawing, complete: Completeness) -> Drawing:
-    """Says which runs did not come to a good end; a figure that counts such runs shows it too."""
-    if complete.is_partial:
-        drawing.figure.suptitle(f"partial: {complete.counts}", size="small")
+    """With title and caption. Says which runs did not come to a good end; a figure that counts such runs shows it."""
+    partial = f"partial ({complete.counts}): " if complete.is_partial else ""
+    headline(drawing.figure, f"{partial}{drawing.title}")
+    footnote(drawing.figure, drawing.caption)
     return replace(drawing, sentences=[*drawing.sentences, *complete.sentences])
 
 

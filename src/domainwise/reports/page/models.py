@@ -25,7 +25,7 @@ from domainwise.protocol.selection import Column, Method
 from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
-from domainwise.reports.style import ANY_GROUND
+from domainwise.reports.style import settings
 from domainwise.sweeps.collection import runs_parent
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
@@ -298,8 +298,11 @@ def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Without ground and in a middle grey: for light and dark pages alike."""
-    out = io.BytesIO()
-    with mpl.rc_context(ANY_GROUND):
-        draw().savefig(out, format="png", dpi=DOTS)
-    return Picture(title, caption, sentences, address(out.getvalue(), "image/png"))
+    """Drawn for light and for dark pages."""
+    versions = []
+    for dark in (False, True):
+        out = io.BytesIO()
+        with mpl.rc_context(settings(dark=dark)):
+            draw().savefig(out, format="png", dpi=DOTS)
+        versions.append(address(out.getvalue(), "image/png"))
+    return Picture(title, caption, sentences, *versions)
