@@ -1,33 +1,61 @@
 """Draws the pictures of the documents: `make images`, or `python tools/doc_images.py NAME ...` for some of them.
 
-Every picture of IMAGES is a pair docs/images/NAME-light.png and NAME-dark.png, drawn from the records in results/. Those of
-FROM_RUNS need trained models or a browser and are made by the command beside them. In the pages, `![words](images/NAME.png)`
-becomes a <picture> that shows the right one of the two; docs/conf.py does the same for the site.
+Every name of IMAGES is a pair docs/images/NAME-light.png and NAME-dark.png. Most are drawn from the records in
+results/; a few need trained models, whose runs are those of `domainwise demo` and are trained into runs/images once. Files
+of BY_HAND need a GPU or a browser.
+
+In the pages, `![words](images/NAME.png)` alone on a line becomes a <picture> that shows the version for light or dark
+pages; docs/conf.py does the same for the site.
 """
 
+import html
 import io
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from PIL import Image
 
+from dat_picture import dat_picture
+from domainwise.analysis import attention
+from domainwise.analysis.perturbations import measure
+from domainwise.cli.demo import STEPS, demo_plans
+from domainwise.core import files
+from domainwise.core.errors import unknown
+from domainwise.engine.restore import TrainedRun, restore
+from domainwise.models.training import train
+from domainwise.protocol.options import TrainingOptions
 from domainwise.reports import style
 from domainwise.reports.figures import draw
+from domainwise.reports.pictures import heatmap_grid, perturbation_figure
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.domainbed import collect_results
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
+RUNS = ROOT / "runs" / "images"
 PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 DOTS = 200
 """Per inch: twice the pixels of GitHub's column of 880."""
 COLOURS = 256
-"""Of a file's palette: a third of the bytes, and nothing that an eye sees."""
+"""Of a file's palette: a third of the bytes, and no difference to the eye."""
 LINK = re.compile(r"^!\[(?P<words>[^\]]*)\]\((?P<folder>[^)\s]*images/)(?P<name>[\w-]+)\.png\)$", re.M)
+PAIR = """\
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="{folder}{name}-dark.png">
+  <img alt="{words}" src="{folder}{name}-light.png">
+</picture>"""
+BY_HAND = {
+    "pacs-heatmaps.png": "make heatmaps-pacs",
+    "report-light.png": "domainwise report runs/demo, and a screenshot 1120 pixels wide",
+    "report-dark.png": "the same in the browser's dark mode",
+}
+"""{file: how it is made}."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +67,46 @@ class FigureOf:
     algorithms: Sequence[str] = ()
     rule: str | None = None
 
-    def __call__(self, *, dark: bool) -> Figure:
+    def __call__(self) -> Figure:
         folder = ROOT / "results" / self.results
-        options = {"algorithms": self.algorithms, "rule": self.rule, "dark": dark}
-        return draw(self.figure, folder, read(folder), **options).figure
+        facts = {"algorithms": self.algorithms, "rule": self.rule, "dark": style.is_dark()}
+        return draw(self.figure, folder, records(folder), **facts).figure  # type: ignore[arg-type]
 
 
-IMAGES: dict[str, Callable[..., Figure]] = {
+@cache
+def records(folder: Path) -> Collection:
+    return collect_results(folder, partial=False)
+
+
+@cache
+def trained(algorithm: str, unseen: str) -> TrainedRun:
+    """The first run of the demo with this algorithm and unseen domain; trained if runs/images does not have it."""
+    runs = (run for plan in demo_plans(TrainingOptions(steps=STEPS), trials=1) for run in plan.runs())
+    run = next(run for run in runs if (run.algorithm, run.test_domains) == (algorithm, (unseen,)))
+    train(run, RUNS, device="cpu")
+    return restore(RUNS / run.id)
+
+
+def explanation() -> Figure:
+    one = trained("DAT", "scene4")
+    return dat_picture(one.environments, one.run, one.algorithm.get_buffer("delta"))
+
+
+def perturbations() -> Figure:
+    return perturbation_figure(measure(trained("DAT", "scene4")))
+
+
+def heatmaps() -> Figure:
+    models = [trained(algorithm, "scene1") for algorithm in ("ERM", "UAT", "DAT")]
+    rows = attention.sample_rows(models[0].environments, "scene1", 1, 4)
+    return heatmap_grid(attention.compare_attention(models, rows))
+
+
+IMAGES: dict[str, Callable[[], Figure]] = {
+    "dat": explanation,
     "demo": FigureOf("domains", "demo", ("ERM", "UAT", "DAT")),
+    "perturbations": perturbations,
+    "heatmaps": heatmaps,
     "methods": FigureOf("methods", "backgrounds"),
     "batch-size": FigureOf("batch-size", "backgrounds-batch"),
     "eps-alpha": FigureOf("eps-alpha", "backgrounds-radius"),
@@ -57,33 +117,48 @@ IMAGES: dict[str, Callable[..., Figure]] = {
     "cmnist-memory": FigureOf("memory", "cmnist-noise"),
     "pacs-curves": FigureOf("curves", "pacs", ("ERM", "UAT", "DAT")),
 }
-"""{name: the function that draws it}."""
-_read: dict[Path, Collection] = {}
+"""{name: the function that draws it in the style in force}."""
 
 
-def read(folder: Path) -> Collection:
-    """The records of an experiment, read once."""
-    if folder not in _read:
-        _read[folder] = collect_results(folder, partial=False)
-    return _read[folder]
+def image_files(name: str) -> dict[str, bool]:
+    """{file: whether it is the dark version}."""
+    return {f"{name}-light.png": False, f"{name}-dark.png": True}
 
 
 def png(figure: Figure) -> bytes:
-    """With a palette, without dates: the same figure gives the same bytes."""
+    """With a palette and without dates: the same figure gives the same bytes."""
     drawn, out = io.BytesIO(), io.BytesIO()
     with style.any_script():
         figure.savefig(drawn, format="png", dpi=DOTS)
-    picture = Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    picture.save(out, format="png", optimize=True, dpi=(2 * 72, 2 * 72))
+    Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, format="png", optimize=True)
     return out.getvalue()
+
+
+def linked(text: str) -> str:
+    """A page whose links to pictures of IMAGES show the version for the reader's page."""
+
+    def pair(link: re.Match[str]) -> str:
+        if link["name"] not in IMAGES:
+            return link[0]
+        return PAIR.format(folder=link["folder"], name=link["name"], words=html.escape(link["words"]))
+
+    return LINK.sub(pair, text)
 
 
 def main(names: Sequence[str]) -> None:
     for name in names or IMAGES:
-        for theme in ("light", "dark"):
-            data = png(IMAGES[name](dark=theme == "dark"))
-            (FOLDER / f"{name}-{theme}.png").write_bytes(data)
-            print(f"{name}-{theme}.png: {len(data) // 1000} kB")
+        if name not in IMAGES:
+            raise unknown("picture", name, IMAGES)
+        for file, dark in image_files(name).items():
+            with mpl.rc_context(style.settings(dark=dark)):
+                data = png(IMAGES[name]())
+            files.write(FOLDER / file, data)
+            print(f"docs/images/{file}: {len(data) // 1000} kB")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (with_pairs := linked(text)) != text:
+            files.write(page, with_pairs)
+            print(f"{page.relative_to(ROOT)}: links to pictures")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 
 from domainwise.analysis.shortcuts import ColourUse
@@ -20,12 +21,13 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import NOT_RUN, Table
 from domainwise.protocol.records import PenaltyRecord
 from domainwise.protocol.selection import Method, Selection
-from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate
+from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate, selected
 from domainwise.reports import paper_comparison
 from domainwise.reports.figures import TooFew, draw
 from domainwise.reports.paper_comparison import ComparedCell, printed
 from domainwise.reports.publish import origins
 from domainwise.sweeps.collection import read_penalties
+from domainwise.sweeps.tables import groups, table_of
 from published_results import PAPER, Results, plain
 
 PLACE = re.compile(r"<!-- results: (?P<words>.*?) -->(?P<old>.*?)<!-- /results -->", re.DOTALL)
@@ -69,10 +71,7 @@ def minus(results: Results, name: str, rule: str, **conditions: str) -> str:
 def gap(results: Results, name: str, rule: str, **conditions: str) -> str:
     """How far a method is from ERM or another, over how many pairs of runs, and whether that is clear."""
     row = results.row(name, rule, **conditions)
-    if row is None or row.difference is None:
-        return NOT_RUN
-    clear = "clear" if row.difference.clear else "not clear"
-    return f"{row.difference.measured.removesuffix(')')}, {clear})"
+    return NOT_RUN if row is None or row.difference is None else row.difference.judged
 
 
 def searched(results: Results, name: str, rule: str, draws: str) -> str:
@@ -199,6 +198,50 @@ def _small(values: Sequence[float]) -> str:
     return f"{value.mean:.2g}" if value.error is None else f"{value.mean:.2g} ± {value.error:.1g}"
 
 
+def validation(results: Results) -> str:
+    """By what settings are chosen: accuracy on held-out images of the training domains, and that on the unseen domain.
+
+    Both at the step that training-domain validation selects, mean ± standard error over runs.
+    """
+    by_method: dict[str, list[tuple[float, float]]] = {}
+    for run in results.runs:
+        choice = results.chosen[run]["training-domain"]
+        (curve,) = (curve for curve in results.collection.curves if curve.run == run)
+        held_out = curve.mean(run.train_domains, "out")
+        assert held_out is not None
+        accuracies = float(held_out[curve.steps.index(choice.step)]), choice.accuracy
+        by_method.setdefault(str(Method.of(run)), []).append(accuracies)
+    rows = [
+        [name, str(len(values)), *(str(estimate([100 * pair[i] for pair in values])) for i in (0, 1))]
+        for name, values in by_method.items()
+    ]
+    return Table(("settings", "runs", "validation", "unseen domain"), rows).markdown_rows()
+
+
+def robustness(results: Results, name: str, rule: str) -> str:
+    """A method against ERM in every repetition of an experiment with another seed, precision or number of threads."""
+    rows = []
+    repetitions = {group.experiment: group for group in groups(results.collection.finished())}
+    for settings in sorted(repetitions, key=lambda one: (one.precision != "fp32", one.seed, one.threads)):
+        group = repetitions[settings]
+        by_name = {str(row.method): row for row in table_of(group, selected(group.curves, rule), rule).rows}
+        row, baseline = by_name[name], by_name["ERM"]
+        gap = row.difference
+        assert gap is not None
+        tests = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
+        facts = str(settings.seed), settings.precision, str(settings.threads), str(baseline.average), str(row.average)
+        rows.append([*facts, str(gap), *tests, "yes" if gap.clear else "no"])
+    tests = ("pairs ahead", "p of the sign test", "p of the t-test", "clear")
+    headings = ("seed", "precision", "threads", "ERM", name, f"{name} − ERM", *tests)
+    return Table(headings, rows, labels=3).markdown_rows()
+
+
+def _sign_test(ahead: int, behind: int) -> float:
+    """The probability that so many pairs or more agree if neither method is better, two-sided; ties do not count."""
+    n, most = ahead + behind, max(ahead, behind)
+    return min(1.0, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
+
+
 def figure(results: Results, name: str) -> str:
     """The sentences of a figure."""
     try:
@@ -209,7 +252,10 @@ def figure(results: Results, name: str) -> str:
 
 ASKABLE: Mapping[str, Callable[..., str]] = {
     one.__name__: one
-    for one in (made, table, mean, minus, gap, searched, at_home, effort, paper, audit, penalties, penalty, figure)
+    for one in (
+        *(made, table, mean, minus, gap, searched, at_home, effort, paper, audit, penalties, penalty, figure),
+        *(validation, robustness),
+    )
 }
 
 

@@ -169,6 +169,38 @@ def test_penalties_at_the_end(tmp_path: Path, runs_differ_in: str) -> None:
     assert answer(tmp_path, "penalties theory").splitlines()[2] == "| ERM | 5 ± 1 | 5 ± 1 | 5 ± 1 | 5 ± 1 |"
 
 
+def test_settings_and_the_validation_they_are_chosen_by(tmp_path: Path) -> None:
+    """Of the two evaluations the second is selected where its validation accuracy is above 0.6."""
+    for eps, held_out, accuracy in ((1, 0.7, 0.8), (2, 0.9, 0.6)):
+        for trial in (0, 1):
+            run = colours("DAT", "-90%", variant=f"eps {eps}", hparams={"eps": eps}, trial=trial)
+            write_done_run(tmp_path / "runs", run, accuracy, train_out=held_out + 0.02 * trial)
+    publish(tmp_path / "runs", tmp_path / "settings")
+    assert answer(tmp_path, "validation settings").splitlines() == [
+        "| settings | runs | validation | unseen domain |",
+        "|---|---|---|---|",
+        "| DAT (eps 1) | 2 | 71.0 ± 1.0 | 80.0 ± 0.0 |",
+        "| DAT (eps 2) | 2 | 91.0 ± 1.0 | 60.0 ± 0.0 |",
+    ]
+
+
+def test_repetitions_of_an_experiment_are_shown_apart(tmp_path: Path) -> None:
+    """Six pairs each: with seed 0 all are ahead by ten points, with seed 1 one of them is behind."""
+    for seed, precision, threads in ((0, "fp32", 1), (1, "bf16", 2)):
+        for unseen in COLOURS:
+            for trial in (0, 1):
+                facts = {"trial": trial, "seed": seed, "precision": precision, "threads": threads}
+                ahead = -0.3 if seed and trial and unseen == "-90%" else 0.1
+                write_done_run(tmp_path / "runs", colours("ERM", unseen, **facts), 0.5)
+                write_done_run(tmp_path / "runs", colours("DAT", unseen, **facts), 0.5 + ahead)
+    publish(tmp_path / "runs", tmp_path / "repeated")
+    lines = answer(tmp_path, "robustness repeated DAT training-domain").splitlines()
+    assert lines[0].startswith("| seed | precision | threads | ERM | DAT | DAT − ERM | pairs ahead |")
+    assert lines[2].startswith("| 0 | fp32 | 1 | 50.0 ± 0.0 | 60.0 ± 0.0 | +10.0 ± 0.0 | 6 of 6 | 0.031 |")
+    assert lines[3].startswith("| 1 | bf16 | 2 |") and "| 5 of 6 | 0.22 |" in lines[3]
+    assert lines[2].endswith("| yes |") and lines[3].endswith("| no |")
+
+
 def test_places_in_lines_and_blocks(root: Path) -> None:
     page = "DAT: <!-- results: mean cmnist DAT average oracle -->?<!-- /results -->.\n"
     page += "<!-- results: table nothing oracle -->\n<!-- /results -->\n"

@@ -100,6 +100,16 @@ def progress_bar(*columns: ProgressColumn, silent: bool = False, in_bytes: bool 
 
 
 @contextmanager
+def interruptible(kept: str) -> Iterator[None]:
+    """Context manager: Ctrl-C says what is kept and how to continue, and ends the command with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"stopped; {kept}: the same command continues", errors_console)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def training_progress(description: str, steps: int) -> Iterator[Callable[[int], None]]:
     """Context manager that yields a callback for the number of each step. Ctrl-C says how to continue."""
     from domainwise.core.locks import RunLocked
@@ -133,18 +143,15 @@ def parts_progress(description: str) -> Iterator[Callable[[str, int, int], None]
 @contextmanager
 def download_progress() -> Iterator[Callable[["Download"], "DownloadProgress"]]:
     """Context manager that yields a function from a download to its progress callback. Ctrl-C says how to continue."""
-    with progress_bar(DownloadColumn(), TransferSpeedColumn(), in_bytes=True) as bar:
+    columns = DownloadColumn(), TransferSpeedColumn()
+    with interruptible("what came is kept"), progress_bar(*columns, in_bytes=True) as bar:
 
         def progress(download: "Download") -> "DownloadProgress":
             bar.start()
             task = bar.add_task(Path(download.file).name, total=download.size)
             return lambda done, total: bar.update(task, completed=done, total=total or download.size)
 
-        try:
-            yield progress
-        except KeyboardInterrupt:
-            errors_console.print("stopped; what came is kept: the same command continues")
-            raise typer.Exit(130) from None
+        yield progress
 
 
 @contextmanager
@@ -193,6 +200,8 @@ class RunsProgress:
         self.passes_done = 0.0
         self.active: dict[Run, int] = {}
         self.statuses: dict[Run, Status] = {}
+        self.evaluations: dict[Run, BestSoFar] = {}
+        """The selected evaluation of every run that is done."""
         self.best: BestSoFar | None = None
         self.started: float | None = None  # the time of the first event of a run: the start of workers does not count
 
@@ -219,7 +228,10 @@ class RunsProgress:
         from domainwise.sweeps.status import best_evaluation
 
         best = best_evaluation(read_curve(RunFolder(self.out, run))[0])
-        if best is not None and (self.best is None or best.score > self.best.score):
+        if best is None:
+            return
+        self.evaluations[run] = best
+        if self.best is None or best.score > self.best.score:
             self.best = best
 
     @property
@@ -238,20 +250,39 @@ class RunsProgress:
         return str(self.best) if self.best else ""
 
 
-def follow_runs(runs: "Sequence[Run]", events: "Generator[Event]", out: Path) -> "dict[Run, Status]":
-    """Shows the progress of runs until all have ended, and returns how; Ctrl-C ends the command with status 130."""
+def follow_runs(
+    runs: "Sequence[Run]", events: "Generator[Event]", out: Path, *, as_table: bool = False
+) -> "dict[Run, Status]":
+    """Shows the progress of runs until all have ended, and returns how.
+
+    At a terminal it is drawn as bars of the runs in progress, or `as_table`: accuracies by method and unseen domain,
+    which fill in. Elsewhere a line is printed now and then.
+    """
     progress = RunsProgress(runs, out)
-    show = _draw if errors_console.is_terminal else _print
-    try:
-        with closing(events):
-            show(progress, events)
-    except KeyboardInterrupt:
-        errors_console.print("stopped; finished runs and checkpoints are kept: the same command continues")
-        raise typer.Exit(130) from None
+    with interruptible("finished runs and checkpoints are kept"), closing(events):
+        if not errors_console.is_terminal:
+            _print(progress, events)
+        elif as_table:
+            _draw_table(progress, events)
+        else:
+            _draw_bars(progress, events)
     return progress.statuses
 
 
-def _draw(progress: RunsProgress, events: "Iterable[Event]") -> None:
+def _draw_table(progress: RunsProgress, events: "Iterable[Event]") -> None:
+    from domainwise.cli.live_table import live_table
+
+    def picture() -> Group:
+        return Group(live_table(progress), Text(progress.line, style="bold"))
+
+    with Live(picture(), console=errors_console, transient=True, refresh_per_second=8) as live:
+        for event in events:
+            progress.update(event)
+            if not event.earlier:
+                live.update(picture())
+
+
+def _draw_bars(progress: RunsProgress, events: "Iterable[Event]") -> None:
     bars = Progress(TextColumn("{task.description}"), BarColumn(), STEPS)
     tasks: dict[Run, TaskID] = {}
 

@@ -97,6 +97,11 @@ class Difference:
         p = f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001"
         return f"{self} points over {counted(self.n, 'pair')} ({p})"
 
+    @property
+    def judged(self) -> str:
+        """The same, and in brackets whether it is clear."""
+        return f"{self.measured.removesuffix(')')}, {'clear' if self.clear else 'not clear'})"
+
     def sentence(self, a: object, b: object) -> str:
         return f"{a} is {self.verdict} {b}: {self.measured}"
 

@@ -1,4 +1,4 @@
-"""Pictures of data and models: samples, heatmaps, audits, perturbations, shift, linearisation gaps."""
+"""Pictures of data and models: samples of a folder, heatmaps, audits, perturbations, shift, linearisation gaps."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from domainwise.analysis.audit import Audit
 from domainwise.analysis.perturbations import LOW, Perturbations
 from domainwise.analysis.shift import DatasetShift, profile
 from domainwise.analysis.theory import LinearisationGap
-from domainwise.data.environments import Environments
 from domainwise.data.images.decode import read
 from domainwise.data.sources.check import Check
 from domainwise.reports.style import (
@@ -65,30 +64,6 @@ def _bare(axis: Axes) -> None:
     """Without ticks and frame."""
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
-
-
-def domain_samples(environments: Environments, path: Path, columns: int = 10) -> None:
-    """Writes a picture: one row of images per domain: one of each class where there are enough."""
-    rows = []
-    for domain in environments.domains:
-        members = environments.rows(domain)
-        labels = environments.labels[members]
-        picks = [
-            members[labels == c % len(environments.classes)][c // len(environments.classes)] for c in range(columns)
-        ]
-        rows.append(environments.images[torch.stack(picks)])
-    save(_rows(environments, rows), path)
-
-
-@in_style
-def _rows(environments: Environments, rows: Sequence[Tensor]) -> Figure:
-    figure, axes = grid(len(rows), len(rows[0]), size=0.75)
-    for domain, row, line in zip(environments.domains, rows, axes, strict=True):
-        for image, axis in zip(row, line, strict=True):
-            show(axis, image / 255)
-        line[0].set_ylabel(domain, rotation=0, ha="right", va="center")
-    headline(figure, f"{environments.name}: the same classes in every domain")
-    return figure
 
 
 def folder_samples(check: Check, path: Path, most: int = 10) -> None:

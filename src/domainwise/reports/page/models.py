@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from domainwise.analysis import attention
@@ -298,11 +299,16 @@ def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Drawn for light and for dark pages."""
+    """Drawn for light and for dark pages.
+
+    The canvas writes the file itself: `savefig` would go through all elements twice, first without drawing them.
+    """
     versions = []
     for dark in (False, True):
         out = io.BytesIO()
         with mpl.rc_context(settings(dark=dark)):
-            draw().savefig(out, format="png", dpi=DOTS)
+            figure = draw()
+            figure.set_dpi(DOTS)
+            FigureCanvasAgg(figure).print_png(out)
         versions.append(address(out.getvalue(), "image/png"))
     return Picture(title, caption, sentences, *versions)

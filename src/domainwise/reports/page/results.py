@@ -1,9 +1,11 @@
 """Results as the page shows them: per experiment and selection rule a table, comparisons in words, and curves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from domainwise.algorithms import ALGORITHMS
 from domainwise.core.phrasing import counted, duration
+from domainwise.data.catalogue import DATASETS
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.dataset_names import title, titles
 from domainwise.protocol.selection import RULES, Column, Method, Selection
@@ -92,6 +94,10 @@ class Section:
     views: dict[str, View]
     group: Group
     times: tuple[Time, ...]
+    about: str = ""
+    """The dataset in a sentence, if it is a registered one."""
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    """What each algorithm of its rows minimises, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +132,19 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         if views:
             table = next(iter(views.values())).table
             facts = _facts(group, table, completeness(collection, group))
-            result.append(Section(name, facts, views, group, _times(group, table)))
+            about = _about(group.experiment.dataset), _algorithms(table)
+            result.append(Section(name, facts, views, group, _times(group, table), *about))
     return result
+
+
+def _about(dataset: str) -> str:
+    return DATASETS[dataset].summary if dataset in DATASETS else ""
+
+
+def _algorithms(table: AccuracyTable) -> dict[str, str]:
+    """Of DomainBed's output some may be unknown here."""
+    names = dict.fromkeys(row.method.algorithm for row in table.rows)
+    return {name: ALGORITHMS.summary(name) for name in names if name in ALGORITHMS}
 
 
 def _times(group: Group, table: AccuracyTable) -> tuple[Time, ...]:
