@@ -1,8 +1,8 @@
 """Draws the pictures of the documents: `make images`, or `python tools/doc_images.py NAME ...` for some of them.
 
 Every name of IMAGES is a pair docs/images/NAME-light.png and NAME-dark.png. Most are drawn from the records in
-results/; a few need trained models, whose runs are those of `domainwise demo` and are trained into runs/images once. Files
-of BY_HAND need a GPU or a browser.
+results/; a few need trained models: their runs are those of `domainwise demo`, trained into runs/images once. Files of
+BY_HAND need a GPU or a browser.
 
 In the pages, `![words](images/NAME.png)` alone on a line becomes a <picture> that shows the version for light or dark
 pages; docs/conf.py does the same for the site.
@@ -48,7 +48,7 @@ LINK = re.compile(r"^!\[(?P<words>[^\]]*)\]\((?P<folder>[^)\s]*images/)(?P<name>
 PAIR = """\
 <picture>
   <source media="(prefers-color-scheme: dark)" srcset="{folder}{name}-dark.png">
-  <img alt="{words}" src="{folder}{name}-light.png">
+  <img alt="{words}" width="{width}" src="{folder}{name}-light.png">
 </picture>"""
 BY_HAND = {
     "pacs-heatmaps.png": "make heatmaps-pacs",
@@ -140,7 +140,9 @@ def linked(text: str) -> str:
     def pair(link: re.Match[str]) -> str:
         if link["name"] not in IMAGES:
             return link[0]
-        return PAIR.format(folder=link["folder"], name=link["name"], words=html.escape(link["words"]))
+        with Image.open(FOLDER / f"{link['name']}-light.png") as picture:
+            width = picture.width // 2
+        return PAIR.format(folder=link["folder"], name=link["name"], words=html.escape(link["words"]), width=width)
 
     return LINK.sub(pair, text)
 

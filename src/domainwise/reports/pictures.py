@@ -29,7 +29,6 @@ from domainwise.reports.style import (
     grid,
     headline,
     in_style,
-    legend,
     plain,
     save,
     shade,
@@ -204,7 +203,7 @@ def _cells(axis: Axes, values: Sequence[Sequence[float]], rows: list[str], colum
 @in_style
 def perturbation_figure(measured: Perturbations) -> Figure:
     """Mean image, perturbation (scaled to full range), a sample before and after, and the two spectra."""
-    figure, axes = grid(len(measured.domains), 5, size=1.55, margins=(2.2, 0.7))
+    figure, axes = grid(len(measured.domains), 5, size=1.4, margins=(1.8, 0.7))
     for one, line in zip(measured.domains, axes, strict=True):
         scale = one.delta.abs().max().clamp_min(1e-12)
         titles = ("mean image", f"perturbation, |·|₂ = {one.norm:.2f}", "a sample", "the sample perturbed")
@@ -229,7 +228,10 @@ def perturbation_figure(measured: Perturbations) -> Figure:
         axis.set_title(
             f"cosine {one.cosine:+.2f} (chance ±{one.chance:.2f})", fontsize=SMALL, weight="normal", loc="center"
         )
-    legend([axes[0][4]])
+    first = axes[0][4]
+    for height, label, colour in ((0.95, "perturbation", LIGHT[2]), (0.82, "mean image", LIGHT[0])):
+        words = first.text(0.97, height, label, size=SMALL, ha="right", va="top", transform=first.transAxes)
+        words.set_color(shade(colour))
     axes[-1][4].set_xlabel("cycles per pixel", fontsize=SMALL)
     axes[0][4].set_ylabel("% of the energy", fontsize=SMALL)
     scope = "one perturbation for all domains" if measured.universal else "one perturbation per training domain"
