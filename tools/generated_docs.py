@@ -201,7 +201,8 @@ def _small(values: Sequence[float]) -> str:
 def validation(results: Results) -> str:
     """By what settings are chosen: accuracy on held-out images of the training domains, and that on the unseen domain.
 
-    Both at the step that training-domain validation selects, mean ± standard error over runs.
+    Both at the step that training-domain validation selects, mean ± standard error over runs; with two digits, because
+    a choice may depend on the second.
     """
     by_method: dict[str, list[tuple[float, float]]] = {}
     for run in results.runs:
@@ -212,10 +213,14 @@ def validation(results: Results) -> str:
         accuracies = float(held_out[curve.steps.index(choice.step)]), choice.accuracy
         by_method.setdefault(str(Method.of(run)), []).append(accuracies)
     rows = [
-        [name, str(len(values)), *(str(estimate([100 * pair[i] for pair in values])) for i in (0, 1))]
+        [name, str(len(values)), *(_exact(estimate([100 * pair[i] for pair in values])) for i in (0, 1))]
         for name, values in by_method.items()
     ]
     return Table(("settings", "runs", "validation", "unseen domain"), rows).markdown_rows()
+
+
+def _exact(value: Estimate) -> str:
+    return f"{value.mean:.2f}" if value.error is None else f"{value.mean:.2f} ± {value.error:.2f}"
 
 
 def robustness(results: Results, name: str, rule: str) -> str:

@@ -2,35 +2,25 @@
 
 import errno
 import math
-import os
 import re
 import shlex
 import signal
 import struct
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
-from PIL import Image
 
 from commands import Command, standard_json
 from domainwise.algorithms import ALGORITHMS
 from domainwise.cli import app
-from domainwise.cli.demo import demo_plan, demo_table, draw_pictures
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES
 from domainwise.engine.session import Session
-from domainwise.engine.train import train
 from domainwise.nets import NETWORKS
 from domainwise.protocol.records import RunFolder
 from domainwise.sweeps import local
-from processes import alive, all_gone
 
 RUN_FILES = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}
 QUICK = ("--steps", "3", "--hparam", "batch_size=4", "--device", "cpu")
@@ -265,165 +255,3 @@ def test_ctrl_c_while_training_says_how_to_continue(domainwise: Command, monkeyp
     continued = standard_json(domainwise("train", *QUICK, "--json").out)
     whole = standard_json(domainwise("train", *QUICK, "--json", "--out", "elsewhere").out)
     assert continued["status"] == "done" and continued["final"] == whole["final"]
-
-
-# demo
-
-
-def test_the_demo_from_end_to_end(
-    domainwise: Command, tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ("demo", "--steps", 3, "--trials", 1, "--out", tmp_path / "out")
-    result = domainwise(*command, "--json")
-    table = standard_json(result.out)
-    assert result.status == 0 and "16 runs" in result.err
-    assert [row["method"] for row in table["rows"]] == ["ERM", "IRM", "UAT", "DAT"]
-    assert (table["dataset"], table["selection"]) == ("BackgroundDigits", "training-domain")
-    for row in table["rows"]:
-        assert list(row["cells"]) == ["scene1", "scene2", "scene3", "scene4"]
-        assert all(0 < cell["mean"] < 100 and cell["n"] == 1 for cell in row["cells"].values())
-        assert row["difference"] is None if row["method"] == "ERM" else row["difference"]["n"] == 4
-        assert (row["draws"], row["trials"], row["steps"]) == (1, 1, 3)
-
-    pictures = [Path(name) for name in table["pictures"]]
-    assert {picture.name for picture in pictures} == {"samples.png", "perturbations.png"}
-    for picture in pictures:
-        with Image.open(picture) as image:
-            image.verify()
-            assert image.format == "PNG" and min(image.size) > 100
-    folders = [folder for folder in (tmp_path / "out").iterdir() if folder.is_dir()]
-    assert len(folders) == 16
-    for folder in folders:
-        assert {file.name for file in folder.iterdir()} == RUN_FILES
-    assert files(tmp_path) == {file for folder in folders for file in folder.iterdir()} | set(pictures)
-
-    monkeypatch.setattr(local, "_Worker", lambda *_: pytest.fail("nothing is trained twice"))
-    again = domainwise(*command)
-    assert again.status == 0
-    words = " ".join(again.out.split())
-    assert (
-        "DAT is" in words
-        and "points over 4 pairs (p = " in words
-        and "Clear: p at most 0.017" in words
-        and "training-domain" in words
-    )
-    assert all(str(picture) in words for picture in pictures)
-
-
-def test_the_demo_shows_what_there_is_of_runs_that_failed(tmp_path: Path) -> None:
-    """Of all runs only one ended: the second with DAT."""
-    runs = demo_plan(trials=1, steps=1).runs()
-    assert [picture.name for picture in draw_pictures(runs, tmp_path)] == ["samples.png"]
-    assert "nothing to compare" in demo_table(runs, tmp_path).sentence("DAT")
-    run = [run for run in runs if run.algorithm == "DAT"][1]
-    train(run, tmp_path, device="cpu")
-    assert [picture.name for picture in draw_pictures(runs, tmp_path)] == ["samples.png", "perturbations.png"]
-    assert [[*map(str, row.cells)] for row in demo_table(runs, tmp_path).rows] == [["scene2"]]
-
-
-def descendants(pid: int) -> set[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return children | {below for child in children for below in descendants(child)}
-
-
-class RunningDemo:
-    """The demo in a process group of its own, as a shell starts it. Nothing of it outlives the `with`."""
-
-    def __init__(self, out: Path, steps: int = 4) -> None:
-        self.log = out.with_suffix(".log")
-        self.workers: set[int] = set()
-        command = [sys.executable, "-m", "domainwise", *self.arguments(out, steps)]
-        with self.log.open("wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-
-    @staticmethod
-    def arguments(out: Path, steps: int = 4) -> list[str]:
-        return ["demo", "--steps", str(steps), "--trials", "1", "--workers", "2", "--out", str(out)]
-
-    def __enter__(self) -> "RunningDemo":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pid in {self.process.pid, *self.workers}:
-            if alive(pid):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-    @property
-    def text(self) -> str:
-        """What it printed, as one line."""
-        return " ".join(self.log.read_text().split())
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert self.process.poll() is None and time.monotonic() < deadline, self.text
-            time.sleep(0.02)
-        self.workers = descendants(self.process.pid)
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-
-
-@needs_proc
-def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(
-    domainwise: Command, tmp_path: Path, quick_workers: None
-) -> None:
-    out = tmp_path / "out"
-
-    def ended() -> dict[Path, bytes]:
-        contents = {file: file.read_bytes() for file in out.glob("*/records.jsonl")}
-        return {file: content for file, content in contents.items() if b'"status": "done"' in content}
-
-    with RunningDemo(out) as demo:
-        demo.wait_until(lambda: bool(ended()))
-        os.kill(demo.process.pid, signal.SIGINT)
-        assert demo.process.wait(timeout=15) == 130
-        assert "the same command continues" in demo.text and "Traceback" not in demo.text
-        assert demo.workers and all_gone(demo.workers)
-    finished = ended()
-    assert len(finished) < 16
-
-    completed = domainwise(*RunningDemo.arguments(out))
-    assert completed.status == 0 and "DAT is" in completed.out
-    assert len(list(out.glob("*/model.safetensors"))) == 16 and not list(out.glob("*/checkpoint.pt"))
-    assert all(file.read_bytes() == content for file, content in finished.items()), "finished runs are kept"
-
-
-@needs_proc
-@pytest.mark.parametrize(
-    ("number", "workers_too"),
-    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)],
-    ids=["the driver alone", "all processes", "a closed terminal"],
-)
-def test_a_signal_saves_every_run_in_progress_however_often_it_comes(
-    tmp_path: Path, number: signal.Signals, workers_too: bool
-) -> None:
-    out = tmp_path / "out"
-    with RunningDemo(out, steps=100_000) as demo:
-        demo.wait_until(lambda: len([file for file in out.glob("*/records.jsonl") if file.read_bytes()]) == 2)
-        for _ in range(2):
-            for pid in (*(demo.workers if workers_too else ()), demo.process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            time.sleep(0.005)
-        assert demo.process.wait(timeout=15) == 130, demo.text
-        assert "the same command continues" in demo.text and "Traceback" not in demo.text
-        assert demo.workers and all_gone(demo.workers)
-    assert len(list(out.glob("*/checkpoint.pt"))) == 2
-
-
-@needs_proc
-def test_workers_leave_ctrl_c_to_the_driver_even_while_they_start(tmp_path: Path) -> None:
-    """A terminal sends it to every process of the group, also to those still importing, in any order."""
-    with RunningDemo(tmp_path / "out") as demo:
-        demo.wait_until(lambda: len(descendants(demo.process.pid)) >= 3)  # two workers and multiprocessing's tracker
-        time.sleep(0.3)
-        for pid in demo.workers:
-            os.kill(pid, signal.SIGINT)
-        time.sleep(0.3)
-        os.kill(demo.process.pid, signal.SIGINT)
-        assert demo.process.wait(timeout=25) == 130, demo.text
-        assert "the same command continues" in demo.text and "Traceback" not in demo.text, demo.text
-        assert all_gone(demo.workers)

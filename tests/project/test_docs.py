@@ -17,8 +17,9 @@ import pytest
 
 from commands_page import commands_page
 from documents import BLOCK, PAGES, ROOT, blocks
-from domainwise.cli import main
+from domainwise.cli import demo, main
 from domainwise.data.catalogue import DATASETS
+from domainwise.reports.page.write import write_page
 from small_datasets import make_folder, small_data_root
 
 SHOWN_ONLY = ("toml", "bibtex", "text")
@@ -96,6 +97,7 @@ def test_every_block_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOMAINWISE_DATA", str(small_data_root(tmp_path_factory.mktemp("data"))))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))
+    monkeypatch.setattr(demo, "write_report", lambda out, _device: write_page(out)[0])  # its models take long
     monkeypatch.setitem(DATASETS._things, "PACS", replace(DATASETS["PACS"], shape=(3, 32, 32)))
     for name in ("photos", "labelled_photos"):
         make_folder(tmp_path / name, count=8)

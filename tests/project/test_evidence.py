@@ -179,8 +179,8 @@ def test_settings_and_the_validation_they_are_chosen_by(tmp_path: Path) -> None:
     assert answer(tmp_path, "validation settings").splitlines() == [
         "| settings | runs | validation | unseen domain |",
         "|---|---|---|---|",
-        "| DAT (eps 1) | 2 | 71.0 ± 1.0 | 80.0 ± 0.0 |",
-        "| DAT (eps 2) | 2 | 91.0 ± 1.0 | 60.0 ± 0.0 |",
+        "| DAT (eps 1) | 2 | 71.00 ± 1.00 | 80.00 ± 0.00 |",
+        "| DAT (eps 2) | 2 | 91.00 ± 1.00 | 60.00 ± 0.00 |",
     ]
 
 

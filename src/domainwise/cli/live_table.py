@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -10,6 +11,8 @@ from domainwise.cli.progress import RunsProgress
 
 if TYPE_CHECKING:
     from domainwise.protocol.runs import Run
+
+NOTHING_YET = Text("·", style="dim")
 
 
 def live_table(progress: RunsProgress) -> Table:
@@ -23,15 +26,15 @@ def live_table(progress: RunsProgress) -> Table:
     for run in progress.passes:
         cells.setdefault(str(Method.of(run)), {}).setdefault("+".join(run.test_domains), []).append(run)
     domains = list(dict.fromkeys(domain for by_domain in cells.values() for domain in by_domain))
-    table = Table("algorithm", title="accuracy on the unseen domain, per cent", title_justify="left")
+    table = Table("algorithm", title="accuracy on the unseen domain, per cent", box=SIMPLE_HEAD)
     for heading in (*domains, "average"):
         table.add_column(heading, justify="right", min_width=10)
     for method, by_domain in cells.items():
         means = [_mean(by_domain.get(domain, ()), progress) for domain in domains]
         known = [mean for mean in means if mean is not None]
-        average = f"{sum(known) / len(known):.1f}" if len(known) == len(domains) else ""
+        average = Text(f"{sum(known) / len(known):.1f}", style="bold") if len(known) == len(domains) else NOTHING_YET
         shown = [_cell(by_domain.get(domain, ()), mean, progress) for domain, mean in zip(domains, means, strict=True)]
-        table.add_row(Text(method), *shown, Text(average, style="bold"))
+        table.add_row(Text(method), *shown, average)
     return table
 
 
@@ -50,4 +53,4 @@ def _cell(runs: "Sequence[Run]", mean: float | None, progress: RunsProgress) -> 
     parts = [Text(f"{mean:.1f}")] if mean is not None else []
     if training:
         parts.append(Text(f"{100 * sum(training) / len(training):.0f} %", style="cyan"))
-    return Text("  ").join(parts) if parts else Text("·", style="dim")
+    return Text("  ").join(parts) if parts else NOTHING_YET

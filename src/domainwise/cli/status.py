@@ -56,7 +56,7 @@ def status(
 ) -> None:
     """The progress of a sweep, from another terminal or machine: done, running, failed, remaining, time left, best.
 
-    A training and a demo keep no plan: of these the runs that have begun are counted.
+    A training keeps no plan: of it the runs that have begun are counted.
     """
     from domainwise.cli.table import print_notes
     from domainwise.sweeps.collection import collect, runs_parent
