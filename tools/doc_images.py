@@ -24,12 +24,10 @@ from PIL import Image
 from dat_picture import dat_picture
 from domainwise.analysis import attention
 from domainwise.analysis.perturbations import measure
-from domainwise.cli.demo import STEPS, demo_plans
 from domainwise.core import files
 from domainwise.core.errors import unknown
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.models.training import train
-from domainwise.protocol.options import TrainingOptions
 from domainwise.reports import style
 from domainwise.reports.figures import draw
 from domainwise.reports.pictures import heatmap_grid, perturbation_figure
@@ -80,9 +78,10 @@ def records(folder: Path) -> Collection:
 
 @cache
 def trained(algorithm: str, unseen: str) -> TrainedRun:
-    """The first run of the demo with this algorithm and unseen domain; trained if runs/images does not have it."""
-    runs = (run for plan in demo_plans(TrainingOptions(steps=STEPS), trials=1) for run in plan.runs())
-    run = next(run for run in runs if (run.algorithm, run.test_domains) == (algorithm, (unseen,)))
+    """The demo's run of this algorithm and unseen domain in its first trial, trained if it is not in runs/images."""
+    wanted = (algorithm, (unseen,), 0)
+    runs = records(ROOT / "results" / "demo").runs
+    run = next(run for run in runs if (run.algorithm, run.test_domains, run.trial) == wanted)
     train(run, RUNS, device="cpu")
     return restore(RUNS / run.id)
 

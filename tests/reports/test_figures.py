@@ -205,7 +205,7 @@ ERM, BETTER = (0.6, 0.7, 0.8, 0.5), (0.65, 0.76, 0.86, 0.55)
         ({"ERM": ERM, "DAT": ERM, "UAT": ERM}, "neither UAT nor DAT is clearly ahead of ERM"),
         (
             {"ERM": ERM, "DAT": BETTER, "UAT": (0.64, 0.75, 0.85, 0.54)},
-            "DAT (+5.5 points) and UAT (+4.5 points) are clearly ahead of ERM",
+            "DAT (+5.5 points) and UAT (+4.5 points) are clearly ahead of ERM on every unseen domain",
         ),
         (
             {"ERM": ERM, "DAT": BETTER, "UAT": ERM, "IRM": ERM, "CORAL": (0.67, 0.77, 0.87, 0.57)},

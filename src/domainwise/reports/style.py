@@ -189,7 +189,12 @@ def legend(axes: Sequence[Axes]) -> None:
     handles = {name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     columns = -(-len(handles) // LEGEND_ROWS) or 1
     axes[-1].legend(
-        handles.values(), handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, ncols=columns
+        handles.values(),
+        map(plain, handles),
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0,
+        ncols=columns,
     )
 
 

@@ -12,7 +12,7 @@ from domainwise.protocol.dataset_names import matching
 from domainwise.reports.figures import ablations, over_time
 from domainwise.reports.figures.methods import domains, draws, methods
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import footnote, headline, settings
+from domainwise.reports.style import footnote, headline, plain, settings
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.tables import completeness, groups
@@ -29,6 +29,9 @@ FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "batch-size": ablations.batch_size,
     "penalties": over_time.penalties,
 }
+
+TEXT_MOST = 2000
+"""Characters of a title or a caption."""
 
 
 def draw(
@@ -61,8 +64,10 @@ def draw(
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
             with mpl.rc_context(settings(dark=dark)):
-                drawing = FIGURES[name](Request(folder, group, chosen, algorithms))
-                return _labelled(drawing, completeness(collection, group))
+                request = Request(folder, group, chosen, algorithms)
+                drawing = FIGURES[name](request)
+                titled = replace(drawing, title=f"{request.dataset}: {drawing.title}")
+                return _labelled(titled, completeness(collection, group))
         except TooFew as error:
             missing = missing or error
     assert missing is not None
@@ -72,8 +77,8 @@ def draw(
 def _labelled(drawing: Drawing, complete: Completeness) -> Drawing:
     """With title and caption. Says which runs did not come to a good end; a figure that counts such runs shows it."""
     partial = f"partial ({complete.counts}): " if complete.is_partial else ""
-    headline(drawing.figure, f"{partial}{drawing.title}")
-    footnote(drawing.figure, drawing.caption)
+    headline(drawing.figure, plain(f"{partial}{drawing.title}", TEXT_MOST))
+    footnote(drawing.figure, plain(drawing.caption, TEXT_MOST))
     return replace(drawing, sentences=[*drawing.sentences, *complete.sentences])
 
 

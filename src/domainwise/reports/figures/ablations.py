@@ -13,7 +13,7 @@ from domainwise.reports.figures.claims import joined
 from domainwise.reports.figures.end_labels import End, label_ends
 from domainwise.reports.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import COLUMNS, HAIR, LIGHT, few_ticks, line_with_band, panels, plain, shade
+from domainwise.reports.style import COLUMNS, HAIR, LIGHT, few_ticks, line_with_band, panels, shade
 
 NEARLY_WHITE = "#fefefe"
 """Stays so on a dark page, unlike the ground."""
@@ -52,7 +52,7 @@ def eps_alpha(request: Request) -> Drawing:
         f"Accuracy on the unseen domain, %, mean over {'n' if len(counts) > 1 else counts.pop()} runs (trials x "
         f"unseen domains) per cell, with the domains' difficulty taken out. {_selected(request)}"
     )
-    return Drawing(figure, f"{plain(request.dataset)}: {claim}", caption, sentences)
+    return Drawing(figure, claim, caption, sentences)
 
 
 def _selected(request: Request) -> str:
@@ -137,7 +137,7 @@ def norms(request: Request) -> Drawing:
         "Dots are means, bars ± one standard error over trials; every norm is selected from its own runs. "
         f"{request.n(request.curves)}, selected by {request.rule} validation."
     )
-    return Drawing(figure, f"{plain(request.dataset)}: {claim}", caption, sentences)
+    return Drawing(figure, claim, caption, sentences)
 
 
 def _best(curves: Sequence[Curve], rule: str) -> dict[Column, dict[int, float]]:
@@ -197,7 +197,7 @@ def batch_size(request: Request) -> Drawing:
         f"Dots are runs, lines least squares on the logarithm of the batch size, bands their {100 * CONFIDENCE:.0f} % "
         f"confidence. {request.n(shown)}, each at its step by {request.rule} validation."
     )
-    return Drawing(figure, f"{plain(request.dataset)}: {_batch_claim(fits)}", caption, sentences)
+    return Drawing(figure, _batch_claim(fits), caption, sentences)
 
 
 def _batch_claim(fits: dict[str, list[Fit]]) -> str:
@@ -251,8 +251,7 @@ def radius(request: Request) -> Drawing:
     label_ends(axes, ends)
     claim = f"the radius with the highest mean accuracy is {joined(bests)}"
     caption = f"Small dots are runs, large dots means with bars of ± one standard error over runs. {_selected(request)}"
-    neutral = "accuracy against the radius"
-    return Drawing(figure, f"{plain(request.dataset)}: {claim if len(bests) <= CLAIMED else neutral}", caption)
+    return Drawing(figure, claim if len(bests) <= CLAIMED else "accuracy against the radius", caption)
 
 
 def _best_level(runs: Sequence[Point], level: dict[float, float]) -> float:

@@ -41,7 +41,7 @@ def accuracy_claim(table: AccuracyTable) -> str:
     if len(compared) > NAMED:
         verb, most = ("are", ", most of all") if len(ahead) > 1 else ("is", ":")
         return f"{len(ahead)} of {len(compared)} methods {verb} clearly ahead of {baseline}{most} {first}"
-    everywhere = _everywhere(ahead[0][0], table) if len(ahead) == 1 else ""
+    everywhere = min((_everywhere(row, table) for row, _ in ahead), key=len)
     leaders = joined([f"{names[row.method]} ({gap.mean:+.1f} points)" for row, gap in ahead])
     rest = f"; {joined(others)} {'are' if len(others) > 1 else 'is'} not" if others else ""
     return f"{leaders} {'are' if len(ahead) > 1 else 'is'} clearly ahead of {baseline}{everywhere}{rest}"

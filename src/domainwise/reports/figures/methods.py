@@ -71,11 +71,7 @@ def methods(request: Request) -> Drawing:
         caption += f"Right: mean ± one standard error over pairs of runs; full dots are clear. {table.test} "
     else:
         sentences = [f"{table.baseline} was not run here: differences to it cannot be tested."]
-    return Drawing(figure, _title(request, table), caption + _made(table), sentences)
-
-
-def _title(request: Request, table: AccuracyTable) -> str:
-    return f"{plain(request.dataset)}: {accuracy_claim(table)}"
+    return Drawing(figure, accuracy_claim(table), caption + _made(table), sentences)
 
 
 def _made(table: AccuracyTable) -> str:
@@ -157,7 +153,7 @@ def domains(request: Request) -> Drawing:
     label_ends([axis], ends if len(ends) == len(table.rows) else [])
     sentences = [table.sentence(row.method) for row in table.rows if row.difference is not None]
     caption = f"Dots are means, bars ± one standard error over trials. {table.test} {_made(table)}"
-    return Drawing(figure, _title(request, table), caption, sentences)
+    return Drawing(figure, accuracy_claim(table), caption, sentences)
 
 
 def draws(request: Request) -> Drawing:
@@ -197,7 +193,7 @@ def draws(request: Request) -> Drawing:
         f"Average over {counted(len(request.columns), 'unseen domain')}: what a rule is expected to choose from k of "
         f"the draws that were made. Bands are ± one standard error over {'–'.join(map(str, trials))} trials."
     )
-    return Drawing(figure, f"{plain(request.dataset)}: {_draws_claim(by_rule)}", caption, sentences)
+    return Drawing(figure, _draws_claim(by_rule), caption, sentences)
 
 
 def _draws_claim(by_rule: dict[str, dict[Method, list[Estimate]]]) -> str:

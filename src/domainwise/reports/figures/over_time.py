@@ -31,7 +31,6 @@ from domainwise.reports.style import (
     line,
     line_with_band,
     panels,
-    plain,
     shade,
     slots,
 )
@@ -55,7 +54,7 @@ def curves(request: Request) -> Drawing:
         )
     figure = _over_steps(by_column, "accuracy, %", table.chance)
     caption = f"Accuracy on the unseen domain above each panel. {_lines(by_column)} {capital(table.context)}."
-    return Drawing(figure, f"{plain(request.dataset)}: at the selected steps, {accuracy_claim(table)}", caption)
+    return Drawing(figure, f"at the selected steps, {accuracy_claim(table)}", caption)
 
 
 def memory(request: Request) -> Drawing:
@@ -89,8 +88,7 @@ def memory(request: Request) -> Drawing:
         f"Panels: the unseen domain. {capital(table.context)}."
     )
     figure = _over_steps(by_column, "points")
-    title = f"{plain(request.dataset)}: {claim or 'memorisation of training images'}"
-    return Drawing(figure, title, caption, sentences)
+    return Drawing(figure, claim or "memorisation of training images", caption, sentences)
 
 
 def _signed(value: Estimate) -> str:
@@ -199,7 +197,7 @@ def penalties(request: Request) -> Drawing:
         f"with positive values only have a logarithmic scale; values before training may lie outside. "
         f"{request.n(shown)}."
     )
-    return Drawing(figure, f"{plain(request.dataset)}: {_penalty_claim(ends['irm'])}", caption)
+    return Drawing(figure, _penalty_claim(ends["irm"]), caption)
 
 
 def _leave_out_start(axis: Axes) -> None:

@@ -58,7 +58,7 @@ class Drawing:
 
     figure: Figure
     title: str
-    """A claim that the records support, or what is shown."""
+    """A claim that the records support, or what is shown; the dataset's name is put before it."""
     caption: str
     """What dots, bars and bands are, how many runs they stand for, and how these were selected."""
     sentences: Sequence[str] = ()
