@@ -16,7 +16,7 @@ export PIP_CACHE_DIR := $(CURDIR)/$(VENV)/cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLCONFIGDIR  := $(CURDIR)/$(VENV)/cache/matplotlib
 
-.PHONY: setup demo test lint test-slow test-gpu test-lowest coverage bench docs clean
+.PHONY: setup demo test lint test-slow test-gpu test-lowest coverage bench images docs clean
 
 setup: $(READY)
 
@@ -65,6 +65,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/augment.py
 	$(if $(wildcard $(DOMAINWISE_DATA)/PACS),$(BIN)/python benchmarks/decode.py $(DOMAINWISE_DATA)/PACS)
+
+# The pictures of the documents, from results/ and from a few short trainings; IMAGES=demo draws that one alone.
+images: $(READY)
+	$(BIN)/python tools/doc_images.py $(IMAGES)
 
 docs: $(READY)
 	$(BIN)/python tools/methods_page.py > docs/methods.md

@@ -44,6 +44,23 @@ def plain_words(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, l
     lines[:] = text
 
 
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]*)">\s*'
+    r'<img alt="(?P<words>[^"]*)"(?: width="(?P<width>\d+)")? src="(?P<light>[^"]*)">\s*</picture>'
+)
+
+
+def both_pictures(_app: Any, _name: str, source: list[str]) -> None:
+    """A <picture> of a light and a dark version becomes two images, of which the theme shows one."""
+
+    def directives(found: re.Match[str]) -> str:
+        width = f":width: {found['width']}px\n" if found["width"] else ""
+        image = "```{{image}} {}\n:alt: {}\n{}:class: only-{}\n```"
+        return "\n\n".join(image.format(found[kind], found["words"], width, kind) for kind in ("light", "dark"))
+
+    source[0] = PICTURE.sub(directives, source[0])
+
+
 def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options: Any) -> bool:
     """Methods that scikit-learn adds to every estimator are described there."""
     return skip or (name.startswith("set_") and name.endswith("_request"))
@@ -52,3 +69,4 @@ def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", plain_words)
     app.connect("autodoc-skip-member", left_out)
+    app.connect("source-read", both_pictures)

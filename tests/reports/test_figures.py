@@ -12,22 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from scipy import stats
 
 from commands import exit_status
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Method
+from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import Estimate, expected
 from domainwise.reports.figures import FIGURES, Drawing, TooFew, draw
+from domainwise.reports.figures.claims import accuracy_claim, order_claim
+from domainwise.reports.figures.end_labels import spread
 from domainwise.reports.figures.measure import Fit, Point, adjusted, levels
-from domainwise.reports.figures.over_time import _limits
+from domainwise.reports.figures.over_time import _limits, _penalty_claim
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page.write import write_page
-from domainwise.reports.style import GROUND, slots
+from domainwise.reports.style import GROUND, HAIR, IN_THE_DARK, INK, LIGHT, SOFT, slots
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan_run import plan_run
-from domainwise.sweeps.tables import tables
+from domainwise.sweeps.tables import AccuracyTable, tables
 
 SCENES = ("scene1", "scene2")
 
@@ -140,13 +144,155 @@ def test_a_legend_stays_within_its_figure_and_leaves_out_what_all_names_share(tm
         keep(tmp_path, 0.5, variant=f"a long name, number {number}")
     figure = drawn("curves", tmp_path).figure
     figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
+    legend = figure.axes[-1].get_legend()
+    assert legend is not None and len(legend.get_texts()) == 12
+    box = legend.get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
-    other = tmp_path / "alike"
-    for algorithm in ("ERM", "DAT"):
-        keep(other, 0.5, algorithm=algorithm, variant="paper")
-    texts = drawn("curves", other).figure.legends[0].get_texts()
-    assert [text.get_text() for text in texts] == ["ERM", "DAT"]
+
+
+def test_few_lines_are_named_at_their_ends_without_what_all_names_share(tmp_path: Path) -> None:
+    for algorithm, accuracy in (("ERM", 0.5), ("DAT", 0.51), ("UAT", 0.9)):
+        keep(tmp_path, accuracy, algorithm=algorithm, variant="paper")
+    axis = panel(drawn("curves", tmp_path), "scene1")
+    assert axis.get_legend() is None
+    heights = {text.get_text(): text.get_position()[1] for text in axis.texts}
+    assert heights.keys() == {"ERM", "DAT", "UAT"} and heights["ERM"] < heights["DAT"] < heights["UAT"]
+    assert heights["DAT"] - heights["ERM"] > 0.08, "their lines end closer than text is high"
+
+
+@pytest.mark.parametrize(
+    ("heights", "gap", "expected"),
+    [
+        ([0.5, 0.5, 0.9], 0.1, [0.5, 0.6, 0.9]),
+        ([0.95, 1.0, 0.2], 0.1, [0.9, 1.0, 0.2]),
+        ([0.3, 0.1], 0.1, [0.3, 0.1]),
+        ([], 0.1, []),
+    ],
+)
+def test_names_are_moved_apart_in_their_order(heights: list[float], gap: float, expected: list[float]) -> None:
+    assert spread(heights, gap) == pytest.approx(expected)
+
+
+ALL = ("scene1", "scene2", "scene3", "scene4")
+
+
+def scored(folder: Path, levels: dict[str, Sequence[float]], trials: int = 2) -> Path:
+    """Runs of these algorithms with these accuracies, one per domain, the same in every trial but for 0.002."""
+    for algorithm, values in levels.items():
+        for trial in range(trials):
+            for unseen, value in zip(ALL, values, strict=True):
+                keep(folder, value + 0.002 * trial, unseen, algorithm, trial=trial)
+    return folder
+
+
+ERM, BETTER = (0.6, 0.7, 0.8, 0.5), (0.65, 0.76, 0.86, 0.55)
+
+
+@pytest.mark.parametrize(
+    ("levels", "claim"),
+    [
+        ({"ERM": ERM, "DAT": BETTER}, "DAT is clearly ahead of ERM on every unseen domain (+5.5 points)"),
+        ({"ERM": BETTER, "DAT": ERM}, "DAT is clearly behind ERM (-5.5 points)"),
+        ({"ERM": ERM, "DAT": (0.61, 0.69, 0.81, 0.49)}, "DAT is not clearly different from ERM (+0.0 points)"),
+        (
+            {"ERM": ERM, "DAT": BETTER, "UAT": ERM},
+            "DAT (+5.5 points) is clearly ahead of ERM on every unseen domain; UAT is not",
+        ),
+        (
+            {"ERM": ERM, "DAT": (0.75, 0.85, 0.94, 0.495), "UAT": ERM},
+            "DAT (+10.9 points) is clearly ahead of ERM; UAT is not",
+        ),
+        ({"ERM": ERM, "DAT": ERM, "UAT": ERM}, "neither UAT nor DAT is clearly ahead of ERM"),
+        (
+            {"ERM": ERM, "DAT": BETTER, "UAT": (0.64, 0.75, 0.85, 0.54)},
+            "DAT (+5.5 points) and UAT (+4.5 points) are clearly ahead of ERM on every unseen domain",
+        ),
+        (
+            {"ERM": ERM, "DAT": BETTER, "UAT": ERM, "IRM": ERM, "CORAL": (0.67, 0.77, 0.87, 0.57)},
+            "2 of 4 methods are clearly ahead of ERM, most of all CORAL (+7.0 points)",
+        ),
+        ({"IRM": ERM, "DAT": BETTER}, "accuracy on unseen domains"),
+    ],
+)
+def test_titles_claim_what_the_records_support(levels: dict[str, Sequence[float]], claim: str) -> None:
+    scores = {
+        Method(name): {Column(d): {t: 100 * v + 0.2 * t for t in (0, 1)} for d, v in zip(ALL, values, strict=True)}
+        for name, values in levels.items()
+    }
+    assert (
+        accuracy_claim(AccuracyTable.of("BackgroundDigits", "training-domain", scores, ["ERM", "UAT", "DAT"])) == claim
+    )
+
+
+def test_title_and_caption_are_in_the_figure(tmp_path: Path) -> None:
+    scored(tmp_path, {"ERM": ERM, "DAT": BETTER})
+    for name in ("domains", "methods"):
+        drawing = drawn(name, tmp_path)
+        assert drawing.title == "BackgroundDigits: DAT is clearly ahead of ERM on every unseen domain (+5.5 points)"
+        assert drawing.figure.get_suptitle().replace("\n", " ") == drawing.title
+        assert "1 draw x 2 trials" in drawing.caption and "selected by training-domain" in drawing.caption.lower()
+        assert "standard error" in drawing.caption and "chance 10.0" in drawing.caption
+        assert drawing.figure.get_supxlabel().replace("\n", " ") == drawing.caption
+
+
+def test_domains_show_each_method_on_each_domain_and_on_average(tmp_path: Path) -> None:
+    (axis,) = drawn("domains", scored(tmp_path, {"ERM": ERM, "DAT": BETTER})).figure.axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == [*ALL, "average"]
+    erm, dat = (bar.lines[0].get_ydata() for bar in axis.containers)
+    assert erm == pytest.approx([60.1, 70.1, 80.1, 50.1, 65.1]) and dat == pytest.approx([65.1, 76.1, 86.1, 55.1, 70.6])
+    assert [text.get_text() for text in axis.texts] == ["ERM 65.1", "DAT 70.6"]
+
+
+def test_who_memorises_is_claimed_only_if_it_is_clear(tmp_path: Path) -> None:
+    for algorithm, gain in (("ERM", 0.0), ("DAT", 0.0)):
+        for trial in range(6):
+            keep(tmp_path, 0.6 + gain, trial=trial, algorithm=algorithm, full_curves=True)
+    assert drawn("memory", tmp_path).title == "BackgroundDigits: memorisation of training images"
+    column = Column("scene1")
+    values = {
+        Method("ERM"): {column: dict.fromkeys(range(6), 9.0)},
+        Method("AT"): {column: dict.fromkeys(range(6), 1.0)},
+    }
+    assert order_claim(values, "most", "least") == "most by ERM (+9.0 points) and least by AT (+1.0)"
+    assert order_claim({Method("ERM"): values[Method("ERM")]}, "most", "least") == ""
+
+
+def test_trends_with_batch_size_are_claimed_by_their_confidence(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert drawn("batch-size", tmp_path, algorithms=["ERM"]).title == (
+        "BackgroundDigits: larger batches clearly raise accuracy on 2 of 2 unseen domains with ERM"
+    )
+    flat = tmp_path / "flat"
+    for i, size in enumerate((8, 16, 32, 64)):
+        keep(flat, 0.5 + 0.02 * (i in (1, 2)), hparams={"batch_size": size}, draw=i)
+    assert drawn("batch-size", flat).title == "BackgroundDigits: accuracy has no clear trend with batch size"
+
+
+def test_penalties_are_compared_with_erm_over_pairs(tmp_path: Path) -> None:
+    column = Column("scene1")
+    values = {
+        Method("ERM"): {column: dict.fromkeys(range(6), 2.0)},
+        Method("DAT"): {column: dict.fromkeys(range(6), 3.0)},
+    }
+    assert _penalty_claim(values) == "IRM's penalty ends clearly higher after DAT than after ERM"
+    assert drawn("penalties", fill(tmp_path)).title == "BackgroundDigits: penalties over training"
+
+
+def test_the_dark_version_is_drawn_in_dark_colours(full: Path) -> None:
+    for name in ("curves", "norms"):
+        figure = drawn(name, full, dark=True).figure
+        used = {to_hex(c) for artist in figure.findobj(Line2D) for c in [artist.get_color()]}
+        assert to_hex(figure.get_facecolor()) == IN_THE_DARK[GROUND]
+        assert not used & {*LIGHT, INK, SOFT, HAIR}, name
+
+
+def test_texts_fit_their_figure(full: Path) -> None:
+    for name in ("batch-size", "draws"):
+        figure = drawn(name, full).figure
+        figure.draw_without_rendering()
+        for text in (figure._suptitle, figure._supxlabel):  # type: ignore[attr-defined]
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1, name
 
 
 def test_the_scatter_shows_every_run_and_the_regression_on_doublings(tmp_path: Path) -> None:
@@ -221,7 +367,11 @@ def test_the_heatmap_holds_means_over_runs(tmp_path: Path) -> None:
     axis = panel(drawing, "DAT, l2")
     mesh = np.ma.filled(axis.collections[0].get_array(), np.nan)
     assert mesh == pytest.approx(np.array([[56.0, np.nan], [66.0, 76.0]]), nan_ok=True)
-    assert [text.get_text() for text in axis.texts] == ["56.0\nn = 4", "66.0\nn = 4", "76.0\nn = 4"]
+    assert [text.get_text() for text in axis.texts] == [
+        "56.0",
+        "66.0",
+        "76.0",
+    ] and "mean over 4 runs" in drawing.caption
     assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "1"]
     assert drawing.sentences == ["DAT, l2: best around eps 1, alpha 0.1, 76.0 %"]
 
@@ -384,11 +534,13 @@ def test_files_of_every_form_are_the_same_every_time(full: Path, tmp_path: Path,
 
 def test_every_figure_is_in_the_page_in_light_and_dark(full: Path, tmp_path: Path) -> None:
     text = write_page(full, tmp_path / "page.html")[0].read_text()
-    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 2), "curves and methods are the page's own"
+    assert text.count("data:image/svg+xml;base64,") == 2 * (len(FIGURES) - 3), (
+        "curves, methods and domains are the page's own"
+    )
     assert "points for every doubling" in text
     pictures = [base64.b64decode(own).decode() for own in re.findall(r"svg\+xml;base64,([^\"]+)", text)]
     dark, light = pictures[0], pictures[1]
-    assert "#ffffff" in light and not re.search("#(ffffff|1d2024)", dark) and "#15171b" in dark
+    assert "#ffffff" in light and not re.search("#(ffffff|1d2024)", dark) and IN_THE_DARK[GROUND] in dark
 
 
 def test_dots_beyond_number_become_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,10 @@ def figure(
     name: Annotated[
         str,
         typer.Argument(
-            help="methods, curves, memory, draws, eps-alpha, radius, norms, batch-size or penalties.",
+            help="methods, domains, curves, memory, draws, eps-alpha, radius, norms, batch-size or penalties.",
             autocompletion=complete.among(
-                "methods", "curves", "memory", "draws", "eps-alpha", "radius", "norms", "batch-size", "penalties"
+                *("methods", "domains", "curves", "memory", "draws", "eps-alpha", "radius", "norms", "batch-size"),
+                "penalties",
             ),
         ),
     ],
@@ -36,15 +37,16 @@ def figure(
     selection: Annotated[
         str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
     ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="For dark slides and pages: light on black.")] = False,
     partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:
     """Draw an ablation or learning curves, from records alone, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]curves[/] accuracy against steps · [bold]memory[/] memorisation of
-    training images · [bold]draws[/] accuracy against the number of draws · [bold]eps-alpha[/] radius x step size ·
-    [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf · [bold]batch-size[/] with regression lines ·
-    [bold]penalties[/] of IRM, AT and DAT against steps.
+    [bold]methods[/] beside each other · [bold]domains[/] each method on each unseen domain · [bold]curves[/] accuracy
+    against steps · [bold]memory[/] memorisation of training images · [bold]draws[/] accuracy against the number of
+    draws · [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
+    [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.
     """
     from domainwise.cli.table import print_notes
     from domainwise.core import files
@@ -61,13 +63,13 @@ def figure(
     collection = collect_results(folder, partial)
     print_notes(collection.notes)
     files.writable_file(path)
-    drawing = draw(
-        name, folder, collection, dataset=dataset, algorithms=options.parse_names(algorithms), rule=selection
-    )
+    wanted = options.parse_names(algorithms)
+    drawing = draw(name, folder, collection, dataset=dataset, algorithms=wanted, rule=selection, dark=dark)
     save(drawing.figure, path)
     if as_json:
-        print_json({"figure": str(path), "sentences": list(drawing.sentences)})
+        facts = {"figure": str(path), "title": drawing.title, "caption": drawing.caption}
+        print_json(facts | {"sentences": list(drawing.sentences)})
         return
-    for sentence in drawing.sentences:
+    for sentence in (drawing.title, *drawing.sentences):
         say(sentence)
     say(f"Figure: {path}")

@@ -1,23 +1,31 @@
-"""The look of every figure: colours, axes, lines, legends, titles, and files by their suffix."""
+"""The look of every figure: colours, sizes, axes, lines, labels, titles, captions, and files by their suffix.
+
+A figure is drawn on white, or within `settings(dark=True)` on black: `shade` gives the counterpart of a colour there.
+"""
 
 import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.protocol.selection import Method
 
+P = ParamSpec("P")
 LIGHT = ("#6b7280", "#0072b2", "#d55e00", "#00855f", "#b3558f", "#b97f00", "#3a93cf", "#6d53a8")
 DARK = ("#a3aab5", "#56b4e9", "#ff8a4c", "#35c79c", "#e39ac4", "#f0b429", "#9cc4f5", "#b9a0ec")
 """On white and on black, distinct for colour-blind readers; the neutral one first."""
@@ -26,17 +34,29 @@ NEUTRAL, FIRST = "ERM", "DAT"
 DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
 COLUMNS = 4
 """Panels beside each other."""
+LEGEND_ROWS = 14
 INK, SOFT, HAIR, GROUND = "#1d2024", "#5d636d", "#e3e3de", "#ffffff"
+RIGHT, WRONG = "#1a7f37", "#c62828"
+"""Of predictions."""
 IN_THE_DARK = dict(
-    zip((*LIGHT, INK, SOFT, HAIR, GROUND), (*DARK, "#e9e9e6", "#a0a6b0", "#2e323a", "#15171b"), strict=True)
+    zip(
+        (*LIGHT, INK, SOFT, HAIR, GROUND, RIGHT, WRONG),
+        (*DARK, "#e9e9e6", "#a0a6b0", "#2e323a", "#0d1117", "#4fcf7a", "#ff8a80"),
+        strict=True,
+    )
 )
 """Every colour, and its counterpart on a dark page."""
+WIDTH = 8.8
+"""Inches of every figure, so that their texts have one size on a page: 100 pixels each in a column of 880."""
+TEXT, SMALL, TITLE = 9.0, 8.0, 11.0
+"""Sizes of text in points: labels, the smallest, and the title of a figure."""
 SETTINGS: Any = {
-    "font.size": 9,
+    "font.size": TEXT,
     "text.color": INK,
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
-    "axes.titlesize": 9,
+    "axes.labelsize": TEXT,
+    "axes.titlesize": TEXT,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.facecolor": GROUND,
@@ -49,19 +69,48 @@ SETTINGS: Any = {
     "grid.linewidth": 0.6,
     "xtick.color": SOFT,
     "ytick.color": SOFT,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "legend.frameon": False,
-    "legend.fontsize": 8,
+    "legend.fontsize": SMALL,
     "figure.facecolor": GROUND,
+    "figure.titlesize": TITLE,
+    "figure.titleweight": "bold",
+    "figure.labelsize": SMALL,
 }
-ANY_GROUND: Any = dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#7f858f"
-) | {"figure.facecolor": "none", "axes.facecolor": "none"}
-"""Readable on white and on black."""
 FORMATS = ("png", "pdf", "svg")
+EDGE = 0.008
+"""Between text and the sides of a figure, as a share of its width."""
+FILLED = 0.96
+"""Of a figure's width by lines of text, at most: they are a little wider in other resolutions."""
 TIMELESS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 """Metadata that leaves out the time of writing."""
+
+
+def settings(*, dark: bool = False) -> dict[str, Any]:
+    """matplotlib's settings for a figure on a white or on a black page."""
+    return {name: IN_THE_DARK.get(value, value) for name, value in SETTINGS.items()} if dark else dict(SETTINGS)
+
+
+def is_dark() -> bool:
+    """Whether figures are being drawn on black."""
+    return bool(mpl.rcParams["figure.facecolor"] == IN_THE_DARK[GROUND])
+
+
+def shade(colour: str) -> str:
+    """A colour of this module, or its counterpart if the figure is drawn on black."""
+    return IN_THE_DARK.get(colour, colour) if is_dark() else colour
+
+
+def in_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorator: a function that draws with these settings, on black where `settings(dark=True)` are in force."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(settings(dark=is_dark())):
+            return draw(*args, **kwargs)
+
+    return drawn
 
 
 def slots(methods: Iterable[Method]) -> dict[Method, tuple[int, int]]:
@@ -100,22 +149,30 @@ def labels(methods: Iterable[Method]) -> dict[Method, str]:
     return {name: name.algorithm if alike else str(name) for name in names}
 
 
-def panels(titles: Iterable[object], size: float = 2.5) -> tuple[Figure, list[Axes]]:
-    """A row of axes, or several, with these titles."""
+def panels(titles: Iterable[object], height: float = 2.6) -> tuple[Figure, list[Axes]]:
+    """A row of axes, or several, of this height in inches, with these titles."""
     names = list(map(str, titles))
     columns = min(COLUMNS, len(names))
     rows = -(-len(names) // columns)
-    figure, axes = grid(rows, columns, size=size, margins=(0.8, 0.5))
-    flat = [axis for line in axes for axis in line]
+    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    flat = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axis in flat[len(names) :]:
         axis.remove()
     for axis, title in zip(flat, names, strict=False):
-        axis.set_title(title)
+        axis.set_title(plain(title))
     return figure, flat[: len(names)]
 
 
+def few_ticks(axis: Axis) -> None:
+    """On a logarithmic axis: at 1 and 3 times powers of ten, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def line(axis: Axes, x: Sequence[float], y: Sequence[float], colour: str, label: str, dash: int = 0) -> None:
-    axis.plot(x, y, color=colour, label=label, linestyle=DASHES[dash % len(DASHES)])
+    axis.plot(x, y, color=shade(colour), label=label, linestyle=DASHES[dash % len(DASHES)])
 
 
 def line_with_band(
@@ -124,25 +181,43 @@ def line_with_band(
     """A line and the band within `half` of it."""
     line(axis, x, mean, colour, label, dash)
     low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
-    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.fill_between(x, low, high, color=shade(colour), alpha=0.15, linewidth=0)
 
 
-def legend(figure: Figure, axis: Axes) -> None:
-    """One for all panels, below them, in as many columns as fit."""
-    handles, labels = axis.get_legend_handles_labels()
-    if handles:
-        fitting = int(figure.get_figwidth() / (0.6 + 0.08 * max(map(len, labels))))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(fitting, len(labels))))
+def legend(axes: Sequence[Axes]) -> None:
+    """One for all panels, right of the last, in as many columns as its height asks for."""
+    handles = {name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    columns = -(-len(handles) // LEGEND_ROWS) or 1
+    axes[-1].legend(
+        handles.values(),
+        map(plain, handles),
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0,
+        ncols=columns,
+    )
 
 
-def headline(figure: Figure, text: str, size: float | None = None) -> None:
+def headline(figure: Figure, text: str) -> None:
     """A title over the whole figure, in as many lines as its width asks for."""
-    title = figure.suptitle(text, fontsize=size)
+    fit(figure, figure.suptitle(text, x=EDGE, ha="left"))
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """A caption below the whole figure, in as many lines as its width asks for."""
+    fit(figure, figure.supxlabel(text, x=EDGE, ha="left", color=shade(SOFT)))
+
+
+def fit(figure: Figure, artist: Text) -> None:
+    """Breaks a text into lines that fit the width of its figure."""
+    text = artist.get_text()
+    room = FILLED * figure.bbox.width
     with any_script():
-        for columns in range(len(text) - 1, 0, -1):
-            if title.get_window_extent().width <= 0.96 * figure.bbox.width:
-                break
-            title.set_text(textwrap.fill(text, columns))
+        wide = artist.get_window_extent().width
+        columns = min(len(text), int(len(text) * room / wide)) if wide > room else len(text)
+        while columns > 1 and artist.get_window_extent().width > room:
+            artist.set_text(textwrap.fill(text, columns))
+            columns -= 1
 
 
 @contextmanager

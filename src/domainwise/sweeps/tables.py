@@ -110,7 +110,15 @@ class AccuracyTable(Tabular):
 
     @property
     def caption(self) -> str:
-        """The context every accuracy is reported with."""
+        """The context every accuracy is reported with, and what its error is."""
+        errors = "mean ± standard error over trials"
+        if self.network == DOMAINBED:
+            errors += " (DomainBed's: the population deviation / √n)"
+        return f"{errors}; {self.context}"
+
+    @property
+    def context(self) -> str:
+        """The selection rule, chance, what runs were made with and how many there are."""
         efforts: dict[str, list[str]] = {}
         for row in self.rows:
             if row.steps:
@@ -120,12 +128,9 @@ class AccuracyTable(Tabular):
         facts = [effort if len(efforts) == 1 else f"{', '.join(names)}: {effort}" for effort, names in efforts.items()]
         if len({row.draws for row in self.rows if row.draws}) > 1:
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
-        errors = "mean ± standard error over trials"
-        if self.network == DOMAINBED:
-            errors += " (DomainBed's: the population deviation / √n)"
         chance = [] if self.chance is None else [f"chance {self.chance:.1f}"]
-        context = [*chance, *self.made_with(), *facts, *self.completeness]
-        return "; ".join([errors, f"selected by {self.selection} validation", *context])
+        rule = f"selected by {self.selection} validation"
+        return "; ".join([rule, *chance, *self.made_with(), *facts, *self.completeness])
 
     @property
     def chance(self) -> float | None:

@@ -10,15 +10,16 @@ from domainwise.core.errors import UserError, unknown
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.dataset_names import matching
 from domainwise.reports.figures import ablations, over_time
-from domainwise.reports.figures.methods import draws, methods
+from domainwise.reports.figures.methods import domains, draws, methods
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import SETTINGS
+from domainwise.reports.style import footnote, headline, plain, settings
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.tables import completeness, groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
+    "domains": domains,
     "curves": over_time.curves,
     "memory": over_time.memory,
     "draws": draws,
@@ -29,6 +30,9 @@ FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "penalties": over_time.penalties,
 }
 
+TEXT_MOST = 2000
+"""Characters of a title or a caption."""
+
 
 def draw(
     name: str,
@@ -38,8 +42,12 @@ def draw(
     dataset: str | None = None,
     algorithms: Sequence[str] = (),
     rule: str | None = None,
+    dark: bool = False,
 ) -> Drawing:
-    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given."""
+    """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given.
+
+    Its title and its caption are in the figure; `dark` draws it for a black page.
+    """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     everything = groups(collection)
@@ -55,9 +63,11 @@ def draw(
     for group in sorted(usable, key=lambda group: -len(group.curves)):
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
-            with mpl.rc_context(SETTINGS):
-                drawing = FIGURES[name](Request(folder, group, chosen, algorithms))
-                return _labelled(drawing, completeness(collection, group))
+            with mpl.rc_context(settings(dark=dark)):
+                request = Request(folder, group, chosen, algorithms)
+                drawing = FIGURES[name](request)
+                titled = replace(drawing, title=f"{request.dataset}: {drawing.title}")
+                return _labelled(titled, completeness(collection, group))
         except TooFew as error:
             missing = missing or error
     assert missing is not None
@@ -65,9 +75,10 @@ def draw(
 
 
 def _labelled(drawing: Drawing, complete: Completeness) -> Drawing:
-    """Says which runs did not come to a good end; a figure that counts such runs shows it too."""
-    if complete.is_partial:
-        drawing.figure.suptitle(f"partial: {complete.counts}", size="small")
+    """With title and caption. Says which runs did not come to a good end; a figure that counts such runs shows it."""
+    partial = f"partial ({complete.counts}): " if complete.is_partial else ""
+    headline(drawing.figure, plain(f"{partial}{drawing.title}", TEXT_MOST))
+    footnote(drawing.figure, plain(drawing.caption, TEXT_MOST))
     return replace(drawing, sentences=[*drawing.sentences, *complete.sentences])
 
 

@@ -2,16 +2,18 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.protocol.dataset_names import path_or_name, title
 from domainwise.protocol.selection import Column, Curve, searches
-from domainwise.sweeps.tables import Group, in_order
+from domainwise.protocol.statistics import Scores
+from domainwise.sweeps.tables import AccuracyTable, Group, in_order, table_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,22 @@ class Request:
         return tuple(curve for curve in self.group.curves if not wanted or curve.run.algorithm in wanted)
 
     @cached_property
+    def dataset(self) -> str:
+        """Its name in titles."""
+        return title(self.group.experiment.dataset)
+
+    def table(self, scores: Scores) -> AccuracyTable:
+        """Of these selected scores of the experiment, by the rule."""
+        return table_of(replace(self.group, curves=self.curves), scores, self.rule)
+
+    def n(self, curves: Sequence[Curve]) -> str:
+        """How many runs, and over what: for captions."""
+        runs = [curve.run for curve in curves]
+        unseen = {domain for run in runs for domain in run.test_domains}
+        over = f"{counted(len({run.trial for run in runs}), 'trial')} x {counted(len(unseen), 'unseen domain')}"
+        return f"{counted(len(runs), 'run')} ({over})"
+
+    @cached_property
     def columns(self) -> list[Column]:
         """As in the experiment's table."""
         return in_order(self.group.experiment.dataset, {search.column for search in searches(self.curves)})
@@ -36,10 +54,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, and its findings in sentences."""
+    """A figure without its title and caption, these two, and its findings in sentences."""
 
     figure: Figure
-    sentences: Sequence[str]
+    title: str
+    """A claim that the records support, or what is shown; the dataset's name is put before it."""
+    caption: str
+    """What dots, bars and bands are, how many runs they stand for, and how these were selected."""
+    sentences: Sequence[str] = ()
 
 
 class TooFew(UserError):

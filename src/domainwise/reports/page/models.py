@@ -26,7 +26,7 @@ from domainwise.protocol.selection import Column, Method
 from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
-from domainwise.reports.style import ANY_GROUND
+from domainwise.reports.style import settings
 from domainwise.sweeps.collection import runs_parent
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
@@ -299,13 +299,16 @@ def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Without ground and in a middle grey: for light and dark pages alike.
+    """Drawn for light and for dark pages.
 
     The canvas writes the file itself: `savefig` would go through all elements twice, first without drawing them.
     """
-    out = io.BytesIO()
-    with mpl.rc_context(ANY_GROUND):
-        figure = draw()
-        figure.set_dpi(DOTS)
-        FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
-    return Picture(title, caption, sentences, address(out.getvalue(), "image/png"))
+    versions = []
+    for dark in (False, True):
+        out = io.BytesIO()
+        with mpl.rc_context(settings(dark=dark)):
+            figure = draw()
+            figure.set_dpi(DOTS)
+            FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
+        versions.append(address(out.getvalue(), "image/png"))
+    return Picture(title, caption, sentences, *versions)

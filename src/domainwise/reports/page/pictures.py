@@ -8,9 +8,8 @@ from pathlib import Path
 import matplotlib as mpl
 
 from domainwise.core.errors import UserError
-from domainwise.core.registry import first_paragraph
 from domainwise.reports.figures import FIGURES, Request
-from domainwise.reports.style import SETTINGS, darkened, svg
+from domainwise.reports.style import darkened, settings, svg
 from domainwise.sweeps.tables import Group
 
 ABLATIONS = {
@@ -39,16 +38,16 @@ class Picture:
 def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
     """The figures for which an experiment has the runs."""
     pictures = []
-    for name, title in ABLATIONS.items():
+    for name, heading in ABLATIONS.items():
         request = Request(folder, group, rule)
         try:
-            with mpl.rc_context(SETTINGS):
+            with mpl.rc_context(settings()):
                 drawing = FIGURES[name](request)
                 picture = svg(drawing.figure)
         except UserError:
             continue
         light, dark = (address(version, "image/svg+xml") for version in (picture, darkened(picture)))
-        pictures.append(Picture(title, first_paragraph(FIGURES[name].__doc__), drawing.sentences, light, dark))
+        pictures.append(Picture(f"{heading}: {drawing.title}", drawing.caption, drawing.sentences, light, dark))
     return pictures
 
 
