@@ -24,7 +24,8 @@ autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}
 html_theme = "furo"
 html_title = "domainwise"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 nitpicky = False
 
 
@@ -49,5 +50,6 @@ def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options
 
 
 def setup(app: Any) -> None:
+    app.add_css_file("tables.css")
     app.connect("autodoc-process-docstring", plain_words)
     app.connect("autodoc-skip-member", left_out)
