@@ -67,6 +67,7 @@ def left_out(_app: Any, _what: str, name: str, _thing: Any, skip: bool, _options
 
 
 def setup(app: Any) -> None:
+    app.add_css_file("tables.css")
     app.connect("autodoc-process-docstring", plain_words)
     app.connect("autodoc-skip-member", left_out)
     app.connect("source-read", both_pictures)
