@@ -188,14 +188,9 @@ def legend(axes: Sequence[Axes]) -> None:
     """One for all panels, right of the last, in as many columns as its height asks for."""
     handles = {name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     columns = -(-len(handles) // LEGEND_ROWS) or 1
-    axes[-1].legend(
-        handles.values(),
-        map(plain, handles),
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        borderaxespad=0,
-        ncols=columns,
-    )
+    names = [plain(name) for name in handles]
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
+    axes[-1].legend(list(handles.values()), names, ncols=columns, **place)
 
 
 def headline(figure: Figure, text: str) -> None:

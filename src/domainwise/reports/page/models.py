@@ -19,6 +19,7 @@ from domainwise.analysis.perturbations import measure
 from domainwise.analysis.run_choice import has_model
 from domainwise.analysis.shift import ShiftSettings, default_network, measure_shift
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.data.find import find_dataset
 from domainwise.engine.restore import TrainedRun
 from domainwise.nets.weights import planned
@@ -251,9 +252,10 @@ def _insight(
     rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
     compared = attention.compare_attention(models, rows)
     shares = [f"{one.method}: {one.inside} % of the heat on the object" for one in compared.models if one.inside]
+    shown = f"{counted(len(rows), 'image')} of {column.unseen}, which no model was trained on."
     if compared.area is not None:
         shares.append(f"an even heatmap: {100 * compared.area:.1f} %")
-    heatmaps = draw("Heatmaps", "Red areas speak for the prediction below.", shares, partial(heatmap_grid, compared))
+    heatmaps = draw("Heatmaps", shown, shares, partial(heatmap_grid, compared))
     audits = []
     for number, trained in enumerate(models, 1):
         audits.append(audit(trained, data_root))
