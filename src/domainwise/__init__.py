@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from domainwise.data.environments import Environments
     from domainwise.data.find import load_dataset
     from domainwise.engine.train import Interrupted, TrainingResult
+    from domainwise.models.combine import ensemble, soup
     from domainwise.models.compare import compare
     from domainwise.models.estimator import DomainGeneralizer
     from domainwise.models.fit import fit
@@ -47,6 +48,7 @@ _HOMES = {
     "data.environments": ("Environments",),
     "data.find": ("load_dataset",),
     "engine.train": ("Interrupted", "TrainingResult"),
+    "models.combine": ("ensemble", "soup"),
     "models.compare": ("compare",),
     "models.estimator": ("DomainGeneralizer",),
     "models.fit": ("fit",),
@@ -116,6 +118,7 @@ __all__ = [
     "algorithm",
     "compare",
     "dataset",
+    "ensemble",
     "fit",
     "list_algorithms",
     "list_datasets",
@@ -125,6 +128,7 @@ __all__ = [
     "network",
     "plan",
     "report",
+    "soup",
     "sweep",
     "table",
     "train",

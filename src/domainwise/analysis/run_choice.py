@@ -57,7 +57,8 @@ def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     if not usable:
         raise UserError(f"{folder}: no run there is done and has its model")
     done = {key for key, status in collection.statuses.items() if status.status == "done"}
-    if lost := sorted(curve.run.id for curve in curves if curve.run.id in done and curve not in usable):
+    trained = [curve for curve in curves if not curve.run.combination]  # soups and ensembles keep only records
+    if lost := sorted(curve.run.id for curve in trained if curve.run.id in done and curve not in usable):
         log.warning("%s: %s without a model: %s", folder, counted(len(lost), "run"), ", ".join(lost[:3]))
     dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
     grouped = searches([curve for curve in usable if curve.run.dataset == dataset])

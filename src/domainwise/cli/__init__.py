@@ -34,6 +34,7 @@ from domainwise.cli import (
     report,
     reproduce,
     shift,
+    soup,
     status,
     sweep,
     table,
@@ -108,6 +109,8 @@ PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (predict.evaluate, predict.EVALUATE_EXAMPLES),
         (drift.drift, drift.EXAMPLES),
         (export.export, export.EXAMPLES),
+        (soup.soup, soup.EXAMPLES),
+        (soup.ensemble, soup.ENSEMBLE_EXAMPLES),
     ),
     "Run a study": (
         (sweep.sweep, sweep.EXAMPLES),

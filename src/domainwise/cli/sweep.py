@@ -40,7 +40,9 @@ def sweep(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
     ] = False,
-    space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
+    space: Annotated[
+        str, typer.Option(help="Search space: domainbed, paper, or soup (mild values, one shared start).")
+    ] = "domainbed",
     hparam: options.FixedHparam = None,
     grid: Annotated[
         list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")

@@ -23,7 +23,8 @@ class Session:
 
     Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
     trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
-    batches, so their results are paired. `execution` defines how steps run; by default the fastest way on the device.
+    batches, so their results are paired. With the run's `shared_start` all draws have the initial weights of draw 0.
+    `execution` defines how steps run; by default the fastest way on the device.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Session:
     ) -> None:
         self.run, self.device = run, device
         domains = (*run.train_domains, "unseen", *run.test_domains)
-        keys: tuple[str | int, ...] = (title(run.dataset), *domains, run.draw, run.trial, run.seed)
+        names: tuple[str | int, ...] = (title(run.dataset), *domains)
+        keys = (*names, run.draw, run.trial, run.seed)
+        start = (*names, 0 if run.shared_start else run.draw, run.trial, run.seed)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         self.environments = environments.standardised(torch.cat(rows)).to(device)
-        torch.manual_seed(seeds.seed("weights", *keys))
+        torch.manual_seed(seeds.seed("weights", *start))
         self.algorithm = make_algorithm(
             run.algorithm,
             run.network,

@@ -166,6 +166,8 @@ def training(
     checkpoint_seconds: float = 30.0,
 ) -> Training:
     """`train`, one step at a time: trainings interleaved in one process give the same results as alone."""
+    if run.combination:
+        raise UserError(f"{run} is made of {len(run.members)} runs, not trained: train those, and combine them again")
     chosen = pick_device(device)
     check_precision(run.precision, chosen)
     trackers.check(log_to)

@@ -2,12 +2,13 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import torchrun
@@ -22,8 +23,10 @@ from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords
-from domainwise.protocol.records import RunFolder
-from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
+from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.runs import Run
+from domainwise.protocol.saved_weights import RULE, saved_weights
+from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
@@ -83,6 +86,25 @@ def trained_model(
         advice = "; try a smaller lr" if status.status == "diverged" else ""
         raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
     weights = saved_weights(RunFolder(outcome.folder.parent, run), save)
+    seconds = outcome.records[-1].seconds if outcome.records else 0.0
+    facts = {"weights": {"step": weights.step, "selected": weights.selected}}
+    rule = RULE if weights.selected else LAST
+    summary = training_summary(run, outcome.evaluation(weights.step), seconds, rule) | facts
+    return make_model(run, environments, weights.tensors, summary, device)
+
+
+def make_model(
+    run: Run,
+    environments: Environments,
+    tensors: Mapping[str, Tensor],
+    training: Mapping[str, Any],
+    device: str = "auto",
+    members: tuple[HParams, ...] = (),
+) -> Model:
+    """A model of weights trained as the run says: with its card, reference features and fingerprints of its samples.
+
+    `members` are the hyper-parameters of each model of an ensemble.
+    """
     splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
     reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
     card = Card(
@@ -94,10 +116,11 @@ def trained_model(
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        _summary(outcome, weights),
+        training,
         versions(),
+        members,
     )
-    model = Model(card, weights.tensors, device=device)
+    model = Model(card, tensors, device=device)
     trained_on = [fingerprints(environments.images[split["in"]]) for split in splits.values()]
     model.trained_on = torch.cat(trained_on).unique()
     held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
@@ -106,20 +129,18 @@ def trained_model(
     return model
 
 
-def _summary(outcome: TrainingResult, weights: SavedWeights) -> dict[str, Any]:
+def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rule: str) -> dict[str, Any]:
     """The training of a model and the accuracies with its weights, in plain JSON values."""
+    records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
-    for record in outcome.evaluation(weights.step):
+    for record in records:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
-    seconds = outcome.records[-1].seconds if outcome.records else 0.0
-    rule = RULE if weights.selected else LAST
-    groups = ALGORITHMS[outcome.run.algorithm].batch_dependent
+    groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
-        "run": json.loads(json.dumps(outcome.run.describe())),
-        "id": outcome.run.id,
-        "weights": {"step": weights.step, "selected": weights.selected},
+        "run": json.loads(json.dumps(run.describe())),
+        "id": run.id,
         "accuracy": accuracy,
-        "unseen": estimate_of_run(outcome.evaluation(weights.step), outcome.run, rule),
+        "unseen": estimate_of_run(records, run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }

@@ -18,7 +18,7 @@ from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
 from domainwise.data.preprocessing import Preprocessing
-from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
@@ -73,8 +73,10 @@ class Model:
 
     @property
     def weights(self) -> str:
-        """Of which step the weights are, in words."""
+        """Of which step the weights are, or how they were made of others, in words."""
         saved, run = self.card.training.get("weights"), self.card.training.get("run")
+        if made := self.card.training.get("made_of"):
+            return str(made["words"])
         if saved is not None:
             chosen = self.card.training.get("steps_chosen_by")
             return describe_step(saved["step"], saved["selected"]) + (f"; {chosen}" if chosen else "")
@@ -203,7 +205,12 @@ class Model:
 
 
 def _algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
-    return make_algorithm(card.algorithm, card.network, _hparams(card), preprocessing, tuple(card.domains.values()))
+    sizes = tuple(card.domains.values())
+    made = [
+        make_algorithm(card.algorithm, card.network, _checked(card, hparams), preprocessing, sizes)
+        for hparams in card.members or (card.hparams,)
+    ]
+    return EnsembleAlgorithm(made) if card.members else made[0]
 
 
 def check_sizes(card: Card, weights: StateDict) -> None:
@@ -223,10 +230,10 @@ def check_sizes(card: Card, weights: StateDict) -> None:
         raise UserError(f"the card asks for {needed >> 20:,} MiB, but there are {known >> 20:,} MiB of weights")
 
 
-def _hparams(card: Card) -> HParams:
-    """The card's hyper-parameters, checked: all that the algorithm has, with legal values."""
+def _checked(card: Card, hparams: HParams) -> HParams:
+    """Hyper-parameters of the card, checked: all that the algorithm has, with legal values."""
     space = at_scale(ALGORITHMS[card.algorithm].space, "small")
-    hparams = override(space, {}, card.hparams, card.algorithm)
+    hparams = override(space, {}, hparams, card.algorithm)
     if missing := [name for name in space if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
     return hparams

@@ -6,6 +6,9 @@ from typing import Any, TypedDict, Unpack
 
 from domainwise.protocol.spaces import Value
 
+ADDED = ("threads", "held_out", "shared_start")
+"""Fields added after plans were published: at their defaults they are left out of descriptions."""
+
 
 class TrainingKeywords(TypedDict, total=False):
     """The fields of TrainingOptions as keyword arguments."""
@@ -23,6 +26,7 @@ class TrainingKeywords(TypedDict, total=False):
     track: Sequence[str]
     threads: int
     held_out: float | None
+    shared_start: bool
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class TrainingOptions:
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
-    on; with 0 there is no validation by training domains.
+    on; with 0 there is no validation by training domains. With `shared_start` all draws of a trial have the same
+    initial weights.
     """
 
     steps: int | None = None
@@ -48,17 +53,18 @@ class TrainingOptions:
     track: tuple[str, ...] = ()
     threads: int = 1
     held_out: float | None = None
+    shared_start: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON values; fields added after plans were published are left out at their defaults."""
+        """As plain JSON values."""
         return {
             one.name: value
             for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default or one.name not in ("threads", "held_out")
+            if (value := getattr(self, one.name)) != one.default or one.name not in ADDED
         }
 
     def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":

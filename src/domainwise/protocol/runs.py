@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
@@ -20,6 +20,9 @@ HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
 TRACKABLE = ("penalties",)
 """Quantities that a run may record besides accuracies, at every evaluation."""
+
+Combination = Literal["", "uniform soup", "greedy soup", "ensemble"]
+"""How finished runs become one model: by averaging weights, of all or of chosen ones, or probabilities."""
 
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
@@ -57,7 +60,11 @@ class Run:
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
-    amplifies.
+    amplifies. With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different
+    draws can be averaged.
+
+    A run with a `combination` is not trained: it describes a model made of the `members`, the
+    identities of runs that ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
     """
 
     dataset: FilePath
@@ -83,6 +90,9 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
     threads: int = added(1)
+    shared_start: bool = added(False)
+    combination: Combination = added("")  # noqa: RUF009 (as the others, whose types ruff knows)
+    members: tuple[str, ...] = added(())
 
     @classmethod
     def plan(cls, *args: Any, **kwargs: Any) -> "Run":
@@ -129,6 +139,14 @@ class Run:
         """All domains whose samples are read."""
         return (*self.train_domains, *self.validation_domains, *self.test_domains)
 
+    @property
+    def combined(self) -> str:
+        """How the model is made of several runs, e.g. "soup (uniform of 6)"; empty for a run that is trained."""
+        if not self.combination:
+            return ""
+        rule, _, kind = self.combination.rpartition(" ")
+        return f"{kind} ({rule} of {len(self.members)})" if rule else f"{kind} (of {len(self.members)})"
+
     def held_out_of(self, domain: str) -> float:
         """The fraction of a domain that is its `out` split; a validation domain is evaluated as a whole."""
         return 0.0 if domain in self.validation_domains else self.held_out
@@ -139,7 +157,8 @@ class Run:
 
     def __str__(self) -> str:
         unseen = "+".join(self.test_domains) or "none"
-        return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+        made = f"{self.algorithm} {self.combined}" if self.combination else self.algorithm
+        return f"{made} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
 
 
 @cache

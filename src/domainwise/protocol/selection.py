@@ -20,17 +20,22 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, order=True)
 class Method:
-    """An algorithm, and the name of the search where one algorithm is searched in several spaces: a row of a table."""
+    """A row of a table: an algorithm, and the name of the search where one algorithm is searched in several spaces.
+
+    `combined` says how a soup or an ensemble of such runs is made.
+    """
 
     algorithm: str
     variant: str = ""
+    combined: str = ""
 
     @classmethod
     def of(cls, run: Run) -> "Method":
-        return cls(run.algorithm, run.variant)
+        return cls(run.algorithm, run.variant, run.combined)
 
     def __str__(self) -> str:
-        return f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
+        searched = f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
+        return f"{searched} {self.combined}" if self.combined else searched
 
 
 @dataclass(frozen=True, order=True)

@@ -75,7 +75,10 @@ def publish(folder: Path, target: Path) -> Publication:
 
 
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
-    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan."""
+    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan.
+
+    A soup or an ensemble counts where all its members do.
+    """
     planned: set[str] = set()
     complete: set[str] = set()
     for plan in plans:
@@ -90,7 +93,9 @@ def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str])
             if ended_draws := [runs_of_draw for runs_of_draw in by_draw if runs_of_draw <= ended]:
                 complete = complete.union(*ended_draws)
                 break
-    return complete | {run.id for run in runs if run.id in ended and run.id not in planned}
+    unplanned = [run for run in runs if run.id in ended and run.id not in planned]
+    complete |= {run.id for run in unplanned if not run.combination}
+    return complete | {run.id for run in unplanned if run.combination and complete.issuperset(run.members)}
 
 
 def origins(statuses: Iterable[Status]) -> list[str]:

@@ -22,12 +22,13 @@ ALWAYS_NAMED = ("precision", "draws", "trials")
 def sweep_command(plan: Plan, out: Path) -> str | None:
     """`domainwise sweep`, or `compare` of candidates, with what differs from its defaults.
 
-    None where no option says it: ranges of `reproduce`, cells of a grid, what only `tune` can be asked for, and a
-    fraction held out.
+    None where no option says it: ranges of `reproduce`, cells of a grid, what only `tune` can be asked for, a
+    fraction held out, and a shared start outside of the space "soup".
     """
     candidates = plan.search == "candidates"
     only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
-    if plan.ranges or plan.variant or only_tune or plan.options.held_out is not None:
+    unsaid = plan.options.held_out is not None or plan.options.shared_start
+    if plan.ranges or plan.variant or only_tune or unsaid:
         return None
     of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
     of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]

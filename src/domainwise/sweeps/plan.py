@@ -29,10 +29,12 @@ from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOpti
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
-from domainwise.sweeps.spaces import paper_space
+from domainwise.sweeps.spaces import mild_space, paper_space
 
 SETTINGS = ("multi", "single")
-SPACES = ("domainbed", "paper")
+SPACES = ("domainbed", "paper", "soup")
+VARIANTS = {"paper": "paper", "soup": "mild"}
+"""Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
 
 
@@ -48,8 +50,9 @@ class Plan:
                           `test_domains` are kept out of everything, each of the other domains is left out in turn
 
     A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
-    single on each of the rest. Draw 0, or candidate 0, is the defaults. `ranges` replaces search ranges by exponents of
-    ten. The constructor stores; `plan_sweep` checks what a user asks for.
+    single on each of the rest. Draw 0, or candidate 0, is the defaults. In the space "soup" the draws differ mildly and
+    share their start, so that their weights can be averaged. `ranges` replaces search ranges by exponents of ten. The
+    constructor stores; `plan_sweep` checks what a user asks for.
     """
 
     dataset: FilePath
@@ -122,11 +125,11 @@ class Plan:
             self._data,
             algorithm,
             test,
-            self.options,
+            self.options.changed(shared_start=True) if self.space == "soup" else self.options,
             hparams={},
             train_domains=train,
             setting=self.setting,
-            variant=self.variant or ("paper" if self.space == "paper" else ""),
+            variant=self.variant or VARIANTS.get(self.space, ""),
         )
 
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
@@ -135,6 +138,8 @@ class Plan:
         space = dict(legal)
         if self.space == "paper":
             space |= paper_space(algorithm, self.dataset, self.setting)
+        if self.space == "soup":
+            space = mild_space(legal)
         for name, (low, high) in self.ranges.items():
             if name in legal:
                 space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))

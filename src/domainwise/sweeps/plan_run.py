@@ -116,6 +116,7 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
+        shared_start=options.shared_start,
     )
 
 

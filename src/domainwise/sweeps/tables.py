@@ -343,7 +343,9 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     rows = []
     for row in bare.rows:
         curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
-        draws, trials = max(map(len, searches(curves).values())), len({curve.run.trial for curve in curves})
+        members = max(len(curve.run.members) for curve in curves)  # of soups and ensembles
+        draws = max(members, *map(len, searches(curves).values()))
+        trials = len({curve.run.trial for curve in curves})
         shown = row.as_domainbed() if shared.network == DOMAINBED else row
         rows.append(replace(shown, draws=draws, trials=trials, steps=curves[0].run.steps))
     return replace(
