@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from domainwise.models.estimator import DomainGeneralizer
     from domainwise.models.fit import fit
     from domainwise.models.folder import load_model
+    from domainwise.models.interpolate import interpolate
     from domainwise.models.model import Model
     from domainwise.models.training import train
     from domainwise.models.tune import tune
@@ -53,6 +54,7 @@ _HOMES = {
     "models.estimator": ("DomainGeneralizer",),
     "models.fit": ("fit",),
     "models.folder": ("load_model",),
+    "models.interpolate": ("interpolate",),
     "models.model": ("Model",),
     "models.training": ("train",),
     "models.tune": ("tune",),
@@ -120,6 +122,7 @@ __all__ = [
     "dataset",
     "ensemble",
     "fit",
+    "interpolate",
     "list_algorithms",
     "list_datasets",
     "list_networks",

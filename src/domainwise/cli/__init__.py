@@ -27,6 +27,7 @@ from domainwise.cli import (
     drift,
     export,
     figure,
+    interpolate,
     listing,
     perturbations,
     predict,
@@ -111,6 +112,7 @@ PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (export.export, export.EXAMPLES),
         (soup.soup, soup.EXAMPLES),
         (soup.ensemble, soup.ENSEMBLE_EXAMPLES),
+        (interpolate.interpolate, interpolate.EXAMPLES),
     ),
     "Run a study": (
         (sweep.sweep, sweep.EXAMPLES),

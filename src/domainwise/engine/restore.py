@@ -65,6 +65,11 @@ def restore(
 def finished(path: Path) -> RunFolder:
     """The folder of a run that finished successfully; any other is a UserError."""
     folder = RunFolder.at(path)
+    if folder.run.combination:
+        raise UserError(
+            f"{path} holds the records of {folder.run}, not its weights: soup and ensemble write its model where they "
+            "are told to, and its runs have theirs"
+        )
     status = folder.status()
     if status is None:
         raise UserError(f"{path}: {folder.run} has not ended: the command that started it continues it")

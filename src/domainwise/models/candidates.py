@@ -97,8 +97,6 @@ def chosen_runs(folders: Sequence[Path]) -> Candidates:
     """Runs that a user named one by one; all must be done and belong together."""
     found = [finished(path) for path in folders]
     for one in found:
-        if one.run.combination:
-            raise UserError(f"{one.path} is {one.run}: give the runs that it is made of")
         if text := difference(found[0].run, one.run, SHARED):
             raise UserError(f"these do not belong together: {text}")
     return _candidates(found, [one.run for one in found])

@@ -95,7 +95,8 @@ class Combined:
         target = RunFolder(folder, self.run)
         target.create()
         made = provenance(self.environments.device) | {"threads": self.run.threads}
-        status = Status(self.run.id, self.run.steps - 1, "done", self.words, **made)
+        reason = f"{self.words} ({', '.join(member.run.id for member in self.used)})"
+        status = Status(self.run.id, self.run.steps - 1, "done", reason, **made)
         target.replace_records([*self.records(), status])
         return target.path
 
@@ -104,10 +105,9 @@ class Combined:
         """What it is made of."""
         used, offered = len(self.used), len(self.run.members)
         number = counted(used, "run") if used == offered else f"{used} of {counted(offered, 'run')}"
-        names = ", ".join(member.run.id for member in self.used)
         if self.run.combination == "ensemble":
-            return f"ensemble: mean probabilities of {number} ({names})"
-        return f"{self.run.combination}: mean weights of {number} that share their start ({names})"
+            return f"ensemble: mean probabilities of {number}"
+        return f"{self.run.combination}: mean weights of {number} that share their start"
 
     def model(self, device: str = "auto") -> Model:
         """As a model to predict with, save and export."""
@@ -134,7 +134,7 @@ class Combinations(Tabular):
         headings = ("method", "unseen domain", "trial", "runs", best, "unseen", combined, "unseen")
         rows = [
             (
-                str(Method.of(one.run)),
+                str(Method(one.run.algorithm, one.run.variant)),
                 "+".join(one.run.test_domains) or "none",
                 str(one.run.trial),
                 f"{len(one.used)} of {len(one.run.members)}",
@@ -142,8 +142,9 @@ class Combinations(Tabular):
             )
             for one in self.made
         ]
+        names = ", ".join(dict.fromkeys(one.run.combination for one in self.made))
         caption = "validation: held-out samples of the training domains, by which the best run is selected"
-        return Table(headings, rows, "Accuracy, per cent", caption, labels=2)
+        return Table(headings, rows, f"{names}: accuracy, per cent", caption, labels=2)
 
     def to_records(self) -> list[dict[str, Any]]:
         return [

@@ -29,6 +29,7 @@ from domainwise.protocol.saved_weights import describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
+    from domainwise.models.adapt import AdaptedModel
     from domainwise.models.drift import Drift
 
 BATCH = 128
@@ -59,7 +60,7 @@ class Model:
         self.trained_on = trained_on  # fingerprints of all training samples; None where a model keeps none
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
-        self.algorithm = _algorithm(card, self.preprocessing)
+        self.algorithm = build_algorithm(card, self.preprocessing)
         self.algorithm.load_state_dict(dict(weights))
 
     @property
@@ -170,6 +171,15 @@ class Model:
 
         return drift(self, as_inputs(images, self.preprocessing), seed=seed)
 
+    def adapt(self, method: str, **settings: Any) -> "AdaptedModel":
+        """A copy that adapts to the inputs it predicts, without labels: "t3a" (with `keep`) or "tent" (with `lr`).
+
+        All inputs must come from one domain, and predictions depend on their order; see `domainwise.models.adapt`.
+        """
+        from domainwise.models.adapt import AdaptedModel
+
+        return AdaptedModel(self, method, **settings)
+
     def save(self, folder: Path | str) -> Path:
         """Writes a folder: weights, model.json, and the reference features that drift is measured against."""
         from domainwise.models.folder import save
@@ -204,7 +214,8 @@ class Model:
         return f"<Model {made}, trained on {counted(len(self.domains), 'domain')}>"
 
 
-def _algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
+def build_algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
+    """What the card describes, for prediction, with fresh weights."""
     sizes = tuple(card.domains.values())
     made = [
         make_algorithm(card.algorithm, card.network, _checked(card, hparams), preprocessing, sizes)
@@ -217,7 +228,7 @@ def check_sizes(card: Card, weights: StateDict) -> None:
     """Raises UserError if the weights do not fit the card, before any memory is allocated for what the card says."""
     try:
         with torch.device("meta"):
-            planned = _algorithm(card, card.preprocessing.to(torch.device("meta")))
+            planned = build_algorithm(card, card.preprocessing.to(torch.device("meta")))
     except (NotImplementedError, RuntimeError):  # a network of the user's that cannot be built without memory
         return
     for name, tensor in planned.state_dict().items():
