@@ -26,8 +26,8 @@ NAMES = 3
 SHARED: dict[str, Callable[[Run], Any]] = {
     "dataset": lambda run: run.dataset,
     "algorithm": lambda run: run.algorithm,
-    "training domains": lambda run: ", ".join(run.train_domains),
     "test domains": lambda run: ", ".join(run.test_domains) or "none",
+    "training domains": lambda run: ", ".join(run.train_domains),
     "trial": lambda run: run.trial,
     "held out": lambda run: run.held_out,
     "image size": lambda run: run.image_size,

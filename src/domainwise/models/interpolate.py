@@ -134,8 +134,9 @@ class Interpolation(Tabular):
         if self.best is None:
             return "Nothing was held out of the training domains: no point is chosen."
         end = self.points[-1]
-        seen = f"{100 * (self.best.validation or 0):.1f} % against {100 * (end.validation or 0):.1f} %"
-        return f"Training-domain validation prefers alpha {self.best.alpha:g}: {seen} at {end.alpha:g}."
+        beside = "" if self.best is end else f", against {100 * (end.validation or 0):.1f} % at {end.alpha:g}"
+        reached = f"{100 * (self.best.validation or 0):.1f} %{beside}"
+        return f"Training-domain validation prefers alpha {self.best.alpha:g}: {reached}."
 
     def model(self, alpha: float | None = None, device: str = "auto") -> Model:
         """The model at a point of the line, by default at the one that validation prefers."""
