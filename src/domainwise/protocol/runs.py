@@ -12,6 +12,7 @@ from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -23,6 +24,8 @@ TRACKABLE = ("penalties",)
 
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
+RECIPE = ("start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+"""The fields of a Run that change its training, not what it is trained on."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -57,7 +60,7 @@ class Run:
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
-    amplifies.
+    amplifies. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
     """
 
     dataset: FilePath
@@ -83,6 +86,11 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
     threads: int = added(1)
+    start: str = added("")
+    freeze: str = added("")
+    lr_schedule: str = added(CONSTANT)
+    early_stop: int = added(0)
+    clip_gradient: float = added(0.0)
 
     @classmethod
     def plan(cls, *args: Any, **kwargs: Any) -> "Run":
@@ -123,6 +131,12 @@ class Run:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The fields of its recipe that differ from their defaults."""
+        values = {name: getattr(self, name) for name in RECIPE}
+        return {name: value for name, value in values.items() if value != _added_fields(type(self))[name]}
 
     @property
     def domains(self) -> tuple[str, ...]:
