@@ -27,7 +27,13 @@ def features(seed: int = 0, channels: int = SHAPE[0]) -> torch.nn.Sequential:
 
 
 def make(
-    name: str, *, domains: int = 3, net: Network | None = None, dtype: torch.dtype = torch.float64, **hparams: Any
+    name: str,
+    *,
+    domains: int = 3,
+    net: Network | None = None,
+    dtype: torch.dtype = torch.float64,
+    trainable: bool = True,
+    **hparams: Any,
 ) -> Algorithm:
     """The algorithm on a small problem, always from the same weights."""
     method = ALGORITHMS[name]
@@ -37,7 +43,7 @@ def make(
     torch.manual_seed(1)
     low, high = torch.zeros(SHAPE[0], 1, 1, dtype=dtype), torch.ones(SHAPE[0], 1, 1, dtype=dtype)
     problem = Problem((50,) * domains, CLASSES, SHAPE, low, high)
-    return method(network, problem, values, torch.Generator().manual_seed(2))
+    return method(network, problem, values, torch.Generator().manual_seed(2), trainable=trainable)
 
 
 def batches(

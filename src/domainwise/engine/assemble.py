@@ -1,6 +1,6 @@
 """A run's network and algorithm from their names, for training and for prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,9 +45,12 @@ def make_algorithm(
     noise: torch.Generator | None = None,
     weights: str = "",
     data_root: Path | None = None,
+    freeze: str = "",
+    start: Callable[[Network], None] | None = None,
 ) -> Algorithm:
     """An algorithm with a new network, which starts from `weights` (a reference) if there are any.
 
+    `start` may change the network before the algorithm has it; with `freeze` "features" only its classifier learns.
     `sizes` are the numbers of training samples per domain. Steps draw random numbers from `noise`. Without it the
     algorithm only predicts: it has no optimisers, is in eval mode, and leaves the caller's random state unchanged.
     """
@@ -57,6 +60,10 @@ def make_algorithm(
         net = make_network(network, problem, hparams, precision)
         if weights:
             start_from(net.features, weights, data_root)
+        if start is not None:
+            start(net)
+        if freeze:
+            net.freeze_features()
         stream = noise or torch.Generator("cpu" if low.is_meta else low.device)
         made = ALGORITHMS[algorithm](net, problem, hparams, stream, trainable=noise is not None)
     return made if noise else made.eval()

@@ -54,6 +54,11 @@ class Recorder:
         if self.folder.ranks.is_rank_zero:  # which writes for all
             self.best.consider(rows)
 
+    @property
+    def evaluations_since_best(self) -> int:
+        """How many evaluations in a row have not improved training-domain validation; known to rank zero."""
+        return len({record.step for record in self.records if record.step > self.best.step})
+
     def _provenance(self) -> dict[str, Any]:
         return provenance(self.session.device) | {"threads": self.session.run.threads}
 

@@ -1,6 +1,7 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
 import operator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from domainwise.data.environments import Environments
 from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.ranks import Ranks
+from domainwise.engine.optimisation import LearningRates, clip_gradients
+from domainwise.engine.probe_start import fit_classifier
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.runs import Run
 
@@ -25,6 +28,7 @@ class Session:
     trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
     batches, so their results are paired. With the run's `shared_start` all draws have the initial weights of draw 0.
     `execution` defines how steps run; by default the fastest way on the device.
+    A session that is `resumed` will load a state: it does not compute the weights that a training starts from.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Session:
         data_root: Path | None = None,
         *,
         execution: Execution | None = None,
+        resumed: bool = False,
     ) -> None:
         self.run, self.device = run, device
         domains = (*run.train_domains, "unseen", *run.test_domains)
@@ -43,6 +48,7 @@ class Session:
         start = (*names, 0 if run.shared_start else run.draw, run.trial, run.seed)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         self.environments = environments.standardised(torch.cat(rows)).to(device)
+        probed = run.start == "probe" and not resumed
         torch.manual_seed(seeds.seed("weights", *start))
         self.algorithm = make_algorithm(
             run.algorithm,
@@ -54,11 +60,16 @@ class Session:
             noise=seeds.generator("noise", *keys, device=device),
             weights=run.weights,
             data_root=data_root,
+            freeze=run.freeze,
+            start=partial(fit_classifier, environments=self.environments, rows=rows) if probed else None,
         )
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
         self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
+        self.rates = LearningRates(self.algorithm, run)
+        if run.clip_gradient:
+            clip_gradients(self.algorithm, run.clip_gradient)
         self.loss_sum = torch.zeros((), device=device)
         self.loss_steps = 0
         self.next_step = 0
@@ -74,6 +85,7 @@ class Session:
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
+        self.rates.set(self.next_step)
         self.algorithm.schedule(self.next_step, self.batches.draw)
         self.batches.advance()
         if self.captured is None:

@@ -16,6 +16,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core import files, torchrun
 from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.core.locks import RunLocked
+from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
@@ -81,7 +82,8 @@ class TrainingResult(Tabular):
             how = f"step {self.selected_step} is selected by training-domain validation"
         steps = [f"{name}: step {records[0].step}" for name, records in shown.items()]
         headings = ("domain", "split", *(text for step in steps for text in (step, "loss")))
-        caption = f"{self.status.status} after step {self.status.step}; {how}"
+        early = f" ({self.status.reason})" if self.status.status == "done" and self.status.reason else ""
+        caption = f"{self.status.status} after step {self.status.step}{early}; {how}"
         return Table(headings, rows, str(self.run), caption, labels=2)
 
     def to_records(self) -> list[dict[str, Any]]:
@@ -182,8 +184,8 @@ def training(
     execution = Execution.choose(ranks, run.steps)
     available = torch.get_num_threads()  # outside of the run's context: one in a worker of a sweep
 
-    def start() -> Session:
-        session = Session(run, data, ranks.device, data_root, execution=execution)
+    def start(resumed: bool) -> Session:
+        session = Session(run, data, ranks.device, data_root, execution=execution, resumed=resumed)
         parameters = sum(parameter.numel() for parameter in session.algorithm.parameters())
         if session.device.type == "cpu" and available > run.threads and parameters >= LARGE:
             _mention_threads(run.threads, available)
@@ -219,7 +221,7 @@ def _mention_threads(threads: int, available: int) -> None:
 
 def _training(
     folder: SharedRunFolder,
-    start: Callable[[], Session],
+    start: Callable[[bool], Session],
     interruption: Interruption,
     retry: bool,
     log_to: Sequence[str],
@@ -231,9 +233,9 @@ def _training(
         if status is not None and not (retry and status.status == "failed"):
             folder.release_locks()
             return TrainingResult(run, records, status, folder.path, None)
-        with ranks.all_succeed():
-            session = start()
         checkpoint = folder.load_checkpoint()
+        with ranks.all_succeed():
+            session = start(checkpoint is not None)
         if checkpoint is not None:
             with _checkpoint_fits(folder.path):
                 session.load_state(checkpoint)
@@ -278,6 +280,10 @@ def _steps(
             if ranks.any(not all(map(math.isfinite, (training_loss, *(loss for _, loss in scores.values()))))):
                 return Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
             recorder.record(step, scores, seconds, training_loss)
+            stale = ranks.is_rank_zero and 0 < run.early_stop <= recorder.evaluations_since_best
+            if ranks.any(stale) and step < run.steps - 1:
+                reason = f"stopped early: {counted(run.early_stop, 'evaluation')} without a better validation"
+                return Status(run.id, step, "done", reason)
         stopping = ranks.any(interruption.requested)
         if stopping or recorder.checkpoint_due():
             recorder.save_checkpoint()

@@ -127,7 +127,7 @@ def refitted(plan: Plan, runs: Path, best: Candidate, data: Environments | Path 
     accuracy of its algorithm on them (see `models.unseen`). `arguments` are further ones of `fit`: device, data_root,
     out, progress.
     """
-    options = plan.options.changed(hparams=best.hparams, steps=best.steps)
+    options = plan.options.changed(hparams=best.hparams, steps=best.steps, early_stop=0)
     model = fit(data, best.algorithm, test_domains=plan.test_domains, save="last", **arguments, **vars(options))
     evidence = {
         "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.algorithm),

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import Value
-
-ADDED = ("threads", "held_out", "shared_start")
-"""Fields added after plans were published: at their defaults they are left out of descriptions."""
 
 
 class TrainingKeywords(TypedDict, total=False):
@@ -27,6 +25,11 @@ class TrainingKeywords(TypedDict, total=False):
     threads: int
     held_out: float | None
     shared_start: bool
+    start: str
+    freeze: str
+    lr_schedule: str
+    early_stop: int
+    clip_gradient: float
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class TrainingOptions:
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
     on; with 0 there is no validation by training domains. With `shared_start` all draws of a trial have the same
-    initial weights.
+    initial weights. The fields from `start` on are the recipe of the training (`protocol.recipe`).
     """
 
     steps: int | None = None
@@ -54,6 +57,11 @@ class TrainingOptions:
     threads: int = 1
     held_out: float | None = None
     shared_start: bool = False
+    start: str = ""
+    freeze: str = ""
+    lr_schedule: str = CONSTANT
+    early_stop: int = 0
+    clip_gradient: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
@@ -71,4 +79,6 @@ class TrainingOptions:
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
 
+ADDED = ("threads", "held_out", "shared_start", "start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+"""Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

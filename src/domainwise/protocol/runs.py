@@ -12,6 +12,7 @@ from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -26,6 +27,8 @@ Combination = Literal["", "uniform soup", "greedy soup", "ensemble"]
 
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
+RECIPE = ("start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+"""The fields of a Run that change its training, not what it is trained on."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -61,10 +64,10 @@ class Run:
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
     amplifies. With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different
-    draws can be averaged.
+    draws can be averaged. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
 
-    A run with a `combination` is not trained: it describes a model made of the `members`, the
-    identities of runs that ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
+    A run with a `combination` is not trained: it describes a model made of the `members`, the identities of runs that
+    ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
     """
 
     dataset: FilePath
@@ -91,6 +94,11 @@ class Run:
     format: int = FORMAT
     threads: int = added(1)
     shared_start: bool = added(False)
+    start: str = added("")
+    freeze: str = added("")
+    lr_schedule: str = added(CONSTANT)
+    early_stop: int = added(0)
+    clip_gradient: float = added(0.0)
     combination: Combination = added("")  # noqa: RUF009 (as the others, whose types ruff knows)
     members: tuple[str, ...] = added(())
 
@@ -133,6 +141,12 @@ class Run:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The fields of its recipe that differ from their defaults."""
+        values = {name: getattr(self, name) for name in RECIPE}
+        return {name: value for name, value in values.items() if value != _added_fields(type(self))[name]}
 
     @property
     def domains(self) -> tuple[str, ...]:

@@ -43,4 +43,5 @@ def saved_weights(folder: RunFolder, save: str = "best") -> SavedWeights:
     best = folder.load_best() if save == "best" else None
     if best is not None:
         return SavedWeights(*best, selected=True)
-    return SavedWeights(folder.run.steps - 1, folder.load_model(), selected=False)
+    last = folder.last_step()
+    return SavedWeights(folder.run.steps - 1 if last is None else last, folder.load_model(), selected=False)

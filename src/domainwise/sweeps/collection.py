@@ -47,6 +47,8 @@ class Experiment:
     unused: tuple[str, ...]
     """Domains that were neither trained nor tested on."""
     threads: int = 1
+    recipe: str = ""
+    """How they were trained, where that is not the default: see `protocol.recipe`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +136,8 @@ def experiment(run: Run) -> Experiment:
     unused = tuple(domain for domain in known if domain not in used)
     weights = WeightsReference.parse(run.weights).fingerprint
     facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
-    return Experiment(run.dataset, run.setting, *facts, unused, run.threads)
+    recipe = ", ".join(f"{name} {value}" for name, value in run.recipe.items())
+    return Experiment(run.dataset, run.setting, *facts, unused, run.threads, recipe)
 
 
 def is_companion(run: Run) -> bool:

@@ -62,7 +62,7 @@ def train_command(run: Run, out: Path) -> str | None:
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
     further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
     further["threads"] = run.threads if run.threads > 1 else 0
-    facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
+    facts |= {"augmentation": run.augmentation} | run.recipe | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:
         plain = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts)

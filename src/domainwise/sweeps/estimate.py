@@ -63,7 +63,7 @@ def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[fl
         for batch in sizes:
             hparams = run.hparams | {"batch_size": batch}
             # random weights are as fast
-            session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, device)
+            session = Session(replace(run, hparams=hparams, weights="", start="", steps=STEPS), data, device)
             step = _timed(session, 1, device)
             if on_cpu and step >= LONG_STEP:
                 break

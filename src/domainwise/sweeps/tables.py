@@ -77,6 +77,7 @@ class AccuracyTable(Tabular):
     precision: str = "fp32"
     augmentation: str = "none"
     image_size: int = 0
+    recipe: str = ""
     called: str = ""
     """The dataset's title, distinct from those of other datasets."""
     searched: str = "draw"
@@ -141,6 +142,7 @@ class AccuracyTable(Tabular):
             self.precision: self.precision != "fp32",
             f"images of {self.image_size} pixels": self.image_size not in (0, usual),
             f"augmentation {self.augmentation}": self.augmentation != "none",
+            self.recipe: bool(self.recipe),
         }
         return [fact for fact, shown in facts.items() if shown]
 
@@ -357,6 +359,7 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
         precision=shared.precision,
         augmentation=shared.augmentation,
         image_size=shared.image_size,
+        recipe=shared.recipe,
     )
 
 
