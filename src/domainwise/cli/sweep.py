@@ -52,6 +52,7 @@ def sweep(
     image_size: options.ImageSize = None,
     augmentation: options.Augmentation = None,
     weights: options.Weights = "",
+    average: options.Average = "none",
     precision: options.Precision = "auto",
     full_curves: options.FullCurves = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
@@ -87,6 +88,7 @@ def sweep(
         evaluate_every=evaluate_every,
         network=named,
         seed=seed,
+        average=average,
         precision=precision,
         threads=threads,
         weights=weights,

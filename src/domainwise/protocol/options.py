@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from domainwise.protocol.averages import NONE
 from domainwise.protocol.spaces import Value
 
 
@@ -23,6 +24,7 @@ class TrainingKeywords(TypedDict, total=False):
     track: Sequence[str]
     threads: int
     held_out: float | None
+    average: str
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class TrainingOptions:
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
-    on; with 0 there is no validation by training domains.
+    on; with 0 there is no validation by training domains. `average` names an average of the weights that is evaluated
+    too: "ema", "sma", "swad", or "none".
     """
 
     steps: int | None = None
@@ -48,17 +51,19 @@ class TrainingOptions:
     track: tuple[str, ...] = ()
     threads: int = 1
     held_out: float | None = None
+    average: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "average", "" if self.average == NONE else self.average)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values; fields added after plans were published are left out at their defaults."""
         return {
             one.name: value
             for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default or one.name not in ("threads", "held_out")
+            if (value := getattr(self, one.name)) != one.default or one.name not in ("threads", "held_out", "average")
         }
 
     def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":

@@ -14,6 +14,7 @@ from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import limits, spaces
+from domainwise.protocol.averages import check_average
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
 from domainwise.protocol.spaces import Parameter, Scale
@@ -92,6 +93,7 @@ def plan_run(
     held_out = data.held_out if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")
+    check_average(options.average, held_out)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
@@ -116,6 +118,7 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
+        average=options.average,
     )
 
 
