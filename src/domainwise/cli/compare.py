@@ -35,7 +35,7 @@ def parse_budget(text: str, device: str) -> float | None:
     return float(int(number) * UNITS[unit])
 
 
-@with_training_flags(without=("full_curves", "track"))
+@with_training_flags(without=("average", "full_curves", "track"))
 def compare(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -49,6 +49,7 @@ def compare(
     ] = None,
     *,
     training: TrainingFlags,
+    average: options.Average = "sma",
     runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
         "runs/compare"
     ),
@@ -72,7 +73,8 @@ def compare(
 
     A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
     by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
-    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together.
+    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together. Every
+    training also averages its weights; averaged weights are rows of their own.
     """
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
@@ -88,7 +90,7 @@ def compare(
     plan = plan_sweep(
         chosen.name,
         options.parse_names(algorithms),
-        training.options(device, data_root, named),
+        training.options(device, data_root, named, average=average),
         draws=CANDIDATES if hparams is None else hparams,
         trials=TRIALS if trials is None else trials,
         search="candidates",
@@ -123,7 +125,7 @@ def compare(
     result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
-        with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
                 plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
             )
@@ -135,7 +137,7 @@ def compare(
     if result.table.test:
         say(result.table.test)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
-    say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")
+    say(f"Best candidate on the domains left out: {best.method}, {counted(best.steps, 'step')}, {', '.join(shown)}")
     if out is not None:
         say(f"Model: {out}, {model.weights} (for predict, evaluate, export, drift).")
-        say(f"{best.algorithm}: {model.unseen}")
+        say(f"{best.method}: {model.unseen}")

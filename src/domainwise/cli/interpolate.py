@@ -20,7 +20,7 @@ def interpolate(
     alphas: Annotated[
         str, typer.Option(help="Points from 0 (start) to 1 (end), with commas between (default: 0, 0.1, ... 1).")
     ] = "",
-    save: options.Save = "best",
+    save: options.Save = "auto",
     alpha: Annotated[
         float | None, typer.Option(help="The point of the model to write (default: by training-domain validation).")
     ] = None,

@@ -43,7 +43,8 @@ def sweep(
         bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
     ] = False,
     space: Annotated[
-        str, typer.Option(help="Search space: domainbed, paper, or soup (mild values, one shared start).")
+        str,
+        typer.Option(help="Search space: domainbed, paper, or soup (mild values, one shared start)."),
     ] = "domainbed",
     grid: Annotated[
         list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")

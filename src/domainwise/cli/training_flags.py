@@ -35,6 +35,7 @@ def _declaration(
     lr_schedule: options.LrSchedule = "constant",
     clip_gradient: options.ClipGradient = 0.0,
     early_stop: options.EarlyStop = 0,
+    average: options.Average = "none",
     precision: options.Precision = "auto",
     threads: options.Threads = 1,
     seed: options.Seed = 0,

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from domainwise.engine.batch_norm import estimated_statistics
 from domainwise.engine.restore import TrainedRun
+from domainwise.engine.session import fresh_batches, stream_keys
 
 
 class WeightSum:
@@ -35,8 +37,6 @@ class WeightSum:
 
 def between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
     """(1 - alpha) start + alpha end, in float64; tensors without a fraction are those of the end."""
-    if alpha in (0, 1):
-        return dict(end if alpha else start)
     return {
         name: ((1 - alpha) * start[name].double() + alpha * one.double()).to(one.dtype)
         if one.is_floating_point()
@@ -46,5 +46,13 @@ def between(start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha: float
 
 
 def load_average(trained: TrainedRun, tensors: Mapping[str, Tensor]) -> None:
-    """Loads averaged weights into the algorithm of a run."""
-    trained.algorithm.load_state_dict(dict(tensors))
+    """Gives averaged weights to the algorithm of a run; BatchNorm that learns gets statistics that fit them."""
+    run, data, algorithm = trained.run, trained.environments, trained.algorithm
+    algorithm.load_state_dict(dict(tensors))
+    rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
+    batches = fresh_batches(run, data, rows, int(algorithm.hparams["batch_size"]), stream_keys(run))
+    algorithm.train()
+    with estimated_statistics(algorithm, batches):
+        fitting = {name: value.detach().clone() for name, value in algorithm.state_dict().items()}
+    algorithm.load_state_dict(fitting)
+    algorithm.eval()

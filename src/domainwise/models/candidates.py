@@ -16,7 +16,7 @@ from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.collection import Collection, collect, experiment, is_companion
 from domainwise.sweeps.plan import planned_runs, saved_plans
 from domainwise.sweeps.published import is_published
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import read_curves
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +32,21 @@ SHARED: dict[str, Callable[[Run], Any]] = {
     "held out": lambda run: run.held_out,
     "image size": lambda run: run.image_size,
     "network": lambda run: run.network,
+    "average": lambda run: run.average or "none",
 }
 """What the members of any combination share: they answer the same question about the same samples."""
 START: dict[str, Callable[[Run], Any]] = {
     "pre-trained weights": lambda run: WeightsReference.parse(run.weights).fingerprint or "none",
+    "start": lambda run: run.start or "random classifier",
     "seed": lambda run: run.seed,
-    "draw of the initial weights": lambda run: 0 if run.shared_start else run.draw,
+    "draw, by which initial weights are drawn": lambda run: 0 if run.shared_start or _is_fixed(run) else run.draw,
 }
 """What decides the initial weights besides (see engine/session.py)."""
+
+
+def _is_fixed(run: Run) -> bool:
+    """Whether the start has nothing random: pre-trained features, and the classifier that fits them best."""
+    return bool(run.weights) and run.start == "probe"
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[Candidates]:
     _check_ended(folder, collection, [run for run in _all_runs(folder, runs) if wanted.fits(run)])
     groups: dict[object, list[Run]] = {}
     for run in runs:
-        key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial)
+        key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial, run.average)
         groups.setdefault(key, []).append(run)
     found = []
     for members in groups.values():
@@ -134,8 +141,14 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[Candidates]:
 
 
 def _candidates(done: Sequence[RunFolder], offered: Sequence[Run]) -> Candidates:
-    curves = tuple(read_curve(folder)[0] for folder in done)
+    curves = tuple(evaluations(folder) for folder in done)
     return Candidates(tuple(done), curves, tuple(run.id for run in offered))
+
+
+def evaluations(folder: RunFolder) -> Curve:
+    """Those of the weights that a run is used with: the averaged ones, if it has an average."""
+    curves = read_curves(folder)
+    return next((curve for curve in curves if curve.average == folder.run.average), Curve(folder.run, (), {}))
 
 
 def _all_runs(folder: Path, runs: Sequence[Run]) -> Iterator[Run]:

@@ -188,15 +188,23 @@ def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, g
     for i in order:
         tried = total.plus(saved_weights(group.folders[i]).tensors)
         if greedy:
-            load_average(trained, tried.mean())
+            _load(trained, tried)
             score = _validation(trained)
             if score < best:
                 continue
             best = score
         total = tried
         used.add(i)
-    load_average(trained, total.mean())
+    _load(trained, total)
     return [replace(member, used=i in used) for i, member in enumerate(members)]
+
+
+def _load(trained: TrainedRun, total: WeightSum) -> None:
+    """One run's weights stay as they are, statistics included."""
+    if total.count > 1:
+        load_average(trained, total.mean())
+    else:
+        trained.algorithm.load_state_dict(total.mean())
 
 
 def _validation(trained: TrainedRun) -> float:

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +26,7 @@ from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import Record, RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.protocol.saved_weights import RULE, saved_weights
+from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
 from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.plan_run import plan_run, training_options
 
@@ -41,21 +42,24 @@ def fit(
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
-    save: str = "best",
+    save: str = "auto",
     progress: Callable[[int], None] = lambda _: None,
     **options: Unpack[TrainingKeywords],
 ) -> Model:
     """Trains on every domain but the test domains (by default on all), and returns the model of the best step.
 
+    With an `average` ("ema", "sma", "swad") it is the model of the averaged weights, `save` "auto"; see
+    `protocol.saved_weights` for others.
+
     The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fraction of every
     domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy, to select the best step
     (training-domain validation) and to measure drift; with 0 every sample is trained on, none of these is possible, and
-    the model is that of the last step. With `save` "last" it always is.
+    the model is that of the last step.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation.
+    image_size, augmentation, average.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
@@ -78,18 +82,18 @@ def fit(
 
 
 def trained_model(
-    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "best"
+    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "auto"
 ) -> Model:
-    """The model of a finished training, of its best or its last step (see `protocol.saved_weights`)."""
+    """The model of a finished training, with the weights that `save` names (see `protocol.saved_weights`)."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
         advice = "; try a smaller lr" if status.status == "diverged" else ""
         raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
     weights = saved_weights(RunFolder(outcome.folder.parent, run), save)
     seconds = outcome.records[-1].seconds if outcome.records else 0.0
-    facts = {"weights": {"step": weights.step, "selected": weights.selected}}
-    rule = RULE if weights.selected else LAST
-    summary = training_summary(run, outcome.evaluation(weights.step), seconds, rule) | facts
+    facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
+    rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
+    summary = training_summary(run, evaluation, seconds, rule) | facts
     return make_model(run, environments, weights.tensors, summary, device)
 
 
@@ -144,6 +148,11 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }
+
+
+def _averaged(weights: SavedWeights) -> dict[str, Any]:
+    """What averaged weights are the average of."""
+    return {} if weights.averaged is None else {"averaged": asdict(weights.averaged)}
 
 
 @contextmanager

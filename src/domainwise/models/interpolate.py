@@ -35,7 +35,7 @@ from domainwise.protocol.records import Record, RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, saved_weights
 from domainwise.protocol.selection import training_domain_score
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import read_curves
 
 ALPHAS = tuple(i / 10 for i in range(11))
 MOST = 1001
@@ -77,7 +77,8 @@ class Interpolation(Tabular):
 
     tuning: FineTuning
     points: tuple[Point, ...]
-    environments: Environments
+    rebuilt: TrainedRun
+    """The training before its first step; its algorithm is given the weights of points."""
     start: Mapping[str, Tensor]
     verified: str
     """Whether the start is known to be that of the training, in words."""
@@ -157,15 +158,15 @@ class Interpolation(Tabular):
         }
         rule = RULE if self.tuning.selected else LAST
         summary = training_summary(run, records, self.tuning.seconds, rule) | {"made_of": made}
-        tensors = between(self.start, self.tuning.end, point.alpha)
-        return make_model(run, self.environments, tensors, summary, device)
+        _load(self.rebuilt, self.start, self.tuning.end, point.alpha)
+        return make_model(run, self.rebuilt.environments, self.rebuilt.algorithm.state_dict(), summary, device)
 
 
 def interpolate(
     trained: Path | str,
     *,
     alphas: Sequence[float] = ALPHAS,
-    save: str = "best",
+    save: str = "auto",
     device: str = "auto",
     data_root: Path | None = None,
     environments: Environments | None = None,
@@ -174,7 +175,7 @@ def interpolate(
 
     `trained` is the folder of a run, or of a model that knows its run. The start is rebuilt as the training built it,
     and where possible verified: its first step must have the loss that was recorded. The end has the weights that
-    `save` names, "best" or "last". `environments` are the run's data, where it cannot be loaded by its name.
+    `save` names (see `protocol.saved_weights`). `environments` are the run's data, where its name does not load it.
     """
     values = _checked(alphas)
     tuning = _fine_tuning(Path(trained), save)
@@ -188,11 +189,19 @@ def interpolate(
         splits = splits_to_evaluate(run, session.environments)
         points = []
         for alpha in values:
-            load_average(rebuilt, between(start, tuning.end, alpha))
+            _load(rebuilt, start, tuning.end, alpha)
             scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
             accuracy = {part: value for part, (value, _) in scores.items()}
             points.append(Point(alpha, scores, training_domain_score(run, accuracy)))
-    return Interpolation(tuning, tuple(points), data, start, verified)
+    return Interpolation(tuning, tuple(points), rebuilt, start, verified)
+
+
+def _load(rebuilt: TrainedRun, start: Mapping[str, Tensor], end: Mapping[str, Tensor], alpha: float) -> None:
+    """Start and end are as they were, statistics included."""
+    if 0 < alpha < 1:
+        load_average(rebuilt, between(start, end, alpha))
+    else:
+        rebuilt.algorithm.load_state_dict(dict(end if alpha else start))
 
 
 def _checked(alphas: Sequence[float]) -> list[float]:
@@ -209,7 +218,7 @@ def _fine_tuning(path: Path, save: str) -> FineTuning:
     if (path / "run.json").exists():
         folder = finished(path)
         weights = saved_weights(folder, save)
-        seconds = read_curve(folder)[0].seconds or 0.0
+        seconds = max((curve.seconds or 0.0 for curve in read_curves(folder)), default=0.0)
         return FineTuning(folder.run, weights.tensors, str(weights), weights.selected, seconds, folder)
     if not (path / CARD).exists():
         raise UserError(f"{path} is neither a run nor a model: give OUT/<run id> of a training, or a model's folder")

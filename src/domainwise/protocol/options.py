@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from domainwise.protocol.averages import NONE
 from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import Value
 
@@ -30,6 +31,7 @@ class TrainingKeywords(TypedDict, total=False):
     lr_schedule: str
     early_stop: int
     clip_gradient: float
+    average: str
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class TrainingOptions:
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
-    on; with 0 there is no validation by training domains. With `shared_start` all draws of a trial have the same
-    initial weights. The fields from `start` on are the recipe of the training (`protocol.recipe`).
+    on; with 0 there is no validation by training domains. `average` names an average of the weights that is evaluated
+    too: "ema", "sma", "swad", or "none". With `shared_start` all draws of a trial have the same initial weights. The
+    fields from `start` to `clip_gradient` are the recipe of the training (`protocol.recipe`).
     """
 
     steps: int | None = None
@@ -62,10 +65,12 @@ class TrainingOptions:
     lr_schedule: str = CONSTANT
     early_stop: int = 0
     clip_gradient: float = 0.0
+    average: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "average", "" if self.average == NONE else self.average)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -79,6 +84,16 @@ class TrainingOptions:
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
 
-ADDED = ("threads", "held_out", "shared_start", "start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+ADDED = (
+    "threads",
+    "held_out",
+    "average",
+    "shared_start",
+    "start",
+    "freeze",
+    "lr_schedule",
+    "early_stop",
+    "clip_gradient",
+)
 """Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

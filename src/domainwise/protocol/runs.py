@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -63,8 +63,9 @@ class Run:
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
-    amplifies. With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different
-    draws can be averaged. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
+    amplifies. With an `average` (see `protocol.averages`) the averaged weights are evaluated besides the last ones.
+    With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different draws can be
+    averaged. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
 
     A run with a `combination` is not trained: it describes a model made of the `members`, the identities of runs that
     ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
@@ -93,6 +94,7 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
     threads: int = added(1)
+    average: str = added("")
     shared_start: bool = added(False)
     start: str = added("")
     freeze: str = added("")
@@ -138,6 +140,11 @@ class Run:
         described = self.describe() | {"weights": WeightsReference.parse(self.weights).fingerprint}
         text = CANONICAL.encode(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def training_id(self) -> str:
+        """The identity without the average: runs that share it train the same weights."""
+        return replace(self, average="").id if self.average else self.id
 
     def __hash__(self) -> int:
         return hash(self.id)

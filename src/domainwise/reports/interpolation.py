@@ -24,5 +24,5 @@ def interpolation_figure(found: Interpolation) -> Figure:
     axis.set_xlabel("alpha: from the start (0) to the end (1) of training")
     axis.set_ylabel("accuracy, per cent")
     axis.legend(fontsize=7, frameon=False)
-    headline(figure, f"{found.run.algorithm} on {plain(found.environments.name)}, trial {found.run.trial}", 10)
+    headline(figure, f"{found.run.algorithm} on {plain(found.rebuilt.environments.name)}, trial {found.run.trial}", 10)
     return figure

@@ -125,12 +125,22 @@ class Plan:
             self._data,
             algorithm,
             test,
-            self.options.changed(shared_start=True) if self.space == "soup" else self.options,
+            self._options(algorithm),
             hparams={},
             train_domains=train,
             setting=self.setting,
             variant=self.variant or VARIANTS.get(self.space, ""),
         )
+
+    def _options(self, algorithm: str) -> TrainingOptions:
+        """In the space "soup" all draws have one start: of pre-trained features with one linear probe on them.
+
+        On random features a probe fits the training domains alone. Algorithms that replace layers cannot have one.
+        """
+        if self.space != "soup":
+            return self.options
+        probed = self.options.weights and not ALGORITHMS[algorithm].replaces_layers
+        return self.options.changed(shared_start=True, start=self.options.start or ("probe" if probed else ""))
 
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
         """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""

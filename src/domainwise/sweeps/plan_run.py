@@ -14,6 +14,7 @@ from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import limits, spaces
+from domainwise.protocol.averages import check_average
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.recipe import check_recipe
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
@@ -99,6 +100,7 @@ def plan_run(
     check_recipe(options, held_out)
     _check_method(method, algorithm, options)
     method.check_steps(values, steps)
+    check_average(options.average, held_out)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
@@ -123,6 +125,7 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
+        average=options.average,
         shared_start=options.shared_start,
         start=options.start,
         freeze=options.freeze,
