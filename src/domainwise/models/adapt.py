@@ -125,6 +125,7 @@ class Tent:
         for parameter in self.parameters:
             parameter.requires_grad_(True)
         self.batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
+        self.has_group_norm = any(isinstance(norm, nn.GroupNorm) for norm in norms)
         self.optimizer = torch.optim.Adam(self.parameters, lr)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -132,6 +133,8 @@ class Tent:
         if len(x) < 2:
             with torch.no_grad():
                 return self.algorithm.predict(x)
+        if self.has_group_norm:  # whose gradient on a CPU crashes if that of its input is not wanted (torch 2.13)
+            x = x.detach().requires_grad_()
         with torch.enable_grad(), kernels.disabled(), self._batch_statistics():
             logits = self.algorithm.predict(x)
             self.optimizer.zero_grad()
