@@ -18,9 +18,8 @@ def interpolation_figure(found: Interpolation) -> Figure:
         line(axis, at, values, LIGHT[(number + 1) % len(LIGHT)], label, 0 if unseen else 1)
     if found.best is not None:
         axis.axvline(found.best.alpha, color=SOFT, linewidth=0.8, linestyle=":")
-        axis.annotate(
-            "validation", (found.best.alpha, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color=SOFT
-        )
+        where = (found.best.alpha, 0.02)
+        axis.annotate("chosen ", where, xycoords=("data", "axes fraction"), ha="right", fontsize=7, color=SOFT)
     axis.set_xlabel("alpha: from the start (0) to the end (1) of training")
     axis.set_ylabel("accuracy, per cent")
     axis.legend(fontsize=7, frameon=False)
