@@ -193,7 +193,7 @@ def test_a_combination_is_published_with_all_its_runs_or_not_at_all() -> None:
 
 
 def test_names_of_methods() -> None:
-    assert str(Method("ERM", "mild", "sma", "soup (greedy of 6)")) == "ERM (mild) + SMA soup (greedy of 6)"
+    assert str(Method("ERM", "mild", combined="soup (greedy of 6)")) == "ERM (mild) soup (greedy of 6)"
     run = replace(
         dw.plan("BackgroundDigits", "ERM", "scene1", average="sma"), combination="ensemble", members=("a", "b")
     )

@@ -59,7 +59,7 @@ class FineTuning:
 
 
 @dataclass(frozen=True)
-class Point:
+class WeightsPoint:
     """One point of the line, and its accuracies and losses."""
 
     alpha: float
@@ -76,7 +76,7 @@ class Interpolation(Tabular):
     """Accuracies between the start and the end of a training, and the model at any of its points."""
 
     tuning: FineTuning
-    points: tuple[Point, ...]
+    points: tuple[WeightsPoint, ...]
     rebuilt: TrainedRun
     """The training before its first step; its algorithm is given the weights of points."""
     start: Mapping[str, Tensor]
@@ -94,7 +94,7 @@ class Interpolation(Tabular):
         return [part for part in shown if part[1] == ("out" if part[0] in self.run.train_domains else "in")]
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> WeightsPoint | None:
         """By training-domain validation, which looks at no unseen domain; ties go to the trained weights.
 
         None where nothing was held out.
@@ -192,7 +192,7 @@ def interpolate(
             _load(rebuilt, start, tuning.end, alpha)
             scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
             accuracy = {part: value for part, (value, _) in scores.items()}
-            points.append(Point(alpha, scores, training_domain_score(run, accuracy)))
+            points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
     return Interpolation(tuning, tuple(points), rebuilt, start, verified)
 
 

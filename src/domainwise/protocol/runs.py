@@ -162,11 +162,15 @@ class Run:
 
     @property
     def combined(self) -> str:
-        """How the model is made of several runs, e.g. "soup (uniform of 6)"; empty for a run that is trained."""
+        """How the model is made of several runs: "soup (uniform of 6)", or "+ SMA soup (uniform of 6)" of averaged weights.
+
+        Empty for a run that is trained.
+        """
         if not self.combination:
             return ""
         rule, _, kind = self.combination.rpartition(" ")
-        return f"{kind} ({rule} of {len(self.members)})" if rule else f"{kind} (of {len(self.members)})"
+        average = f"+ {self.average.upper()} " if self.average else ""
+        return f"{average}{kind} ({f'{rule} of' if rule else 'of'} {len(self.members)})"
 
     def held_out_of(self, domain: str) -> float:
         """The fraction of a domain that is its `out` split; a validation domain is evaluated as a whole."""

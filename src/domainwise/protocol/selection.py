@@ -33,8 +33,8 @@ class Method:
 
     @classmethod
     def of(cls, run: Run, average: str = "") -> "Method":
-        """Of a run's last weights, or averaged ones; a combination is made of those if its runs have an average."""
-        return cls(run.algorithm, run.variant, run.average if run.combination else average, run.combined)
+        """Of a run's last weights, or of its averaged ones."""
+        return cls(run.algorithm, run.variant, average, run.combined)
 
     def __str__(self) -> str:
         name = f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
