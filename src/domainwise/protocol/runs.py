@@ -162,7 +162,7 @@ class Run:
 
     @property
     def combined(self) -> str:
-        """How the model is made of several runs: "soup (uniform of 6)", or "+ SMA soup (uniform of 6)" of averaged weights.
+        """How it is made of several runs: "soup (uniform of 6)", or "+ SMA soup (uniform of 6)" of averaged weights.
 
         Empty for a run that is trained.
         """
