@@ -93,7 +93,8 @@ def tune(
     continues.
 
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
-    weights, image_size, augmentation. `draws` is the former name of `candidates`.
+    weights, image_size, augmentation, start, freeze, lr_schedule, clip_gradient, early_stop. Of candidates that stopped
+    early only the steps count that all their runs have reached. `draws` is the former name of `candidates`.
     """
     if draws is not None:
         warnings.warn("tune(draws=...) is now tune(candidates=...)", DeprecationWarning, stacklevel=2)
