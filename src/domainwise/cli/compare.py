@@ -35,7 +35,7 @@ def parse_budget(text: str, device: str) -> float | None:
     return float(int(number) * UNITS[unit])
 
 
-@with_training_flags(without=("full_curves", "track"))
+@with_training_flags(without=("full_curves", "track"), average="sma")
 def compare(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -72,7 +72,8 @@ def compare(
 
     A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
     by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
-    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together.
+    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together. Every
+    training also averages its weights; averaged weights are rows of their own.
     """
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
@@ -123,7 +124,7 @@ def compare(
     result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
-        with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
                 plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
             )
@@ -135,7 +136,7 @@ def compare(
     if result.table.test:
         say(result.table.test)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
-    say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")
+    say(f"Best candidate on the domains left out: {best.method}, {counted(best.steps, 'step')}, {', '.join(shown)}")
     if out is not None:
         say(f"Model: {out}, {model.weights} (for predict, evaluate, export, drift).")
-        say(f"{best.algorithm}: {model.unseen}")
+        say(f"{best.method}: {model.unseen}")

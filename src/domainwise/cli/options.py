@@ -81,8 +81,16 @@ LogTo = Annotated[
 Save = Annotated[
     str,
     typer.Option(
-        help="Weights of the model: best (the step that training-domain validation selects) or last.",
-        autocompletion=complete.among("best", "last"),
+        help="Weights of the model: best (the step that training-domain validation selects), last, averaged, or auto: "
+        "averaged if --average, else best.",
+        autocompletion=complete.among("auto", "best", "last", "averaged"),
+    ),
+]
+Average = Annotated[
+    str,
+    typer.Option(
+        help="Also evaluate averaged weights of the same training: none, ema, sma or swad.",
+        autocompletion=complete.among("none", "ema", "sma", "swad"),
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -48,7 +48,7 @@ def train(
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),
-    save: options.Save = "best",
+    save: options.Save = "auto",
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -87,7 +87,8 @@ def train(
         }
         final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
         used = None if model is None else model.weights
-        print_json(summary | {"folder": str(outcome.folder), "final": final, "selected": selected, "weights": used})
+        found = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
+        print_json(summary | {"folder": str(outcome.folder), **found, "weights": used})
     else:
         console.print(outcome)
         use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "
@@ -97,8 +98,19 @@ def train(
         raise typer.Exit(1)
 
 
-def _scores(outcome: "TrainingResult", step: int) -> list[dict[str, Any]]:
+def _scores(outcome: "TrainingResult", step: int, average: str = "") -> list[dict[str, Any]]:
     """The evaluation after a step, a row per domain and split."""
     return [
-        {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in outcome.evaluation(step)
+        {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss}
+        for r in outcome.evaluation(step, average)
     ]
+
+
+def _averaged(outcome: "TrainingResult") -> dict[str, Any] | None:
+    """The selected evaluation of averaged weights, or the last where none is selected; None without any."""
+    steps = [record.step for record in outcome.records if record.average]
+    if not steps:
+        return None
+    step = steps[-1] if outcome.selected_average is None else outcome.selected_average
+    average = outcome.run.average
+    return {"average": average, "step": step, "scores": _scores(outcome, step, average)}

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -38,21 +39,24 @@ def fit(
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
-    save: str = "best",
+    save: str = "auto",
     progress: Callable[[int], None] = lambda _: None,
     **options: Unpack[TrainingKeywords],
 ) -> Model:
     """Trains on every domain but the test domains (by default on all), and returns the model of the best step.
 
+    With an `average` ("ema", "sma", "swad") it is the model of the averaged weights, `save` "auto"; see
+    `protocol.saved_weights` for others.
+
     The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fraction of every
     domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy, to select the best step
     (training-domain validation) and to measure drift; with 0 every sample is trained on, none of these is possible, and
-    the model is that of the last step. With `save` "last" it always is.
+    the model is that of the last step.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation, start, freeze, lr_schedule, clip_gradient, early_stop.
+    image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
@@ -75,9 +79,9 @@ def fit(
 
 
 def trained_model(
-    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "best"
+    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "auto"
 ) -> Model:
-    """The model of a finished training, of its best or its last step (see `protocol.saved_weights`)."""
+    """The model of a finished training, with the weights that `save` names (see `protocol.saved_weights`)."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
         advice = "; try a smaller lr" if status.status == "diverged" else ""
@@ -109,7 +113,8 @@ def trained_model(
 def _summary(outcome: TrainingResult, weights: SavedWeights) -> dict[str, Any]:
     """The training of a model and the accuracies with its weights, in plain JSON values."""
     accuracy: dict[str, dict[str, float]] = {}
-    for record in outcome.evaluation(weights.step):
+    evaluation = outcome.evaluation(weights.step, weights.average)
+    for record in evaluation:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
     seconds = outcome.records[-1].seconds if outcome.records else 0.0
     rule = RULE if weights.selected else LAST
@@ -117,12 +122,17 @@ def _summary(outcome: TrainingResult, weights: SavedWeights) -> dict[str, Any]:
     return {
         "run": json.loads(json.dumps(outcome.run.describe())),
         "id": outcome.run.id,
-        "weights": {"step": weights.step, "selected": weights.selected},
+        "weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights),
         "accuracy": accuracy,
-        "unseen": estimate_of_run(outcome.evaluation(weights.step), outcome.run, rule),
+        "unseen": estimate_of_run(evaluation, outcome.run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }
+
+
+def _averaged(weights: SavedWeights) -> dict[str, Any]:
+    """What averaged weights are the average of."""
+    return {} if weights.averaged is None else {"averaged": asdict(weights.averaged)}
 
 
 @contextmanager

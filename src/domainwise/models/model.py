@@ -25,7 +25,8 @@ from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.fingerprints import fingerprints
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
-from domainwise.protocol.saved_weights import describe_step
+from domainwise.protocol.averages import AveragedSteps
+from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
@@ -73,11 +74,13 @@ class Model:
 
     @property
     def weights(self) -> str:
-        """Of which step the weights are, in words."""
+        """Of which step or steps the weights are, in words."""
         saved, run = self.card.training.get("weights"), self.card.training.get("run")
         if saved is not None:
             chosen = self.card.training.get("steps_chosen_by")
-            return describe_step(saved["step"], saved["selected"]) + (f"; {chosen}" if chosen else "")
+            averaged = saved.get("averaged")
+            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
+            return which + (f"; {chosen}" if chosen else "")
         return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from domainwise.protocol.averages import NONE
 from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import Value
 
@@ -24,6 +25,7 @@ class TrainingKeywords(TypedDict, total=False):
     track: Sequence[str]
     threads: int
     held_out: float | None
+    average: str
     start: str
     freeze: str
     lr_schedule: str
@@ -38,8 +40,8 @@ class TrainingOptions:
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
-    on; with 0 there is no validation by training domains. The fields from `start` on are the recipe of the training
-    (`protocol.recipe`).
+    on; with 0 there is no validation by training domains. `average` names an average of the weights that is evaluated
+    too: "ema", "sma", "swad", or "none". The fields from `start` on are the recipe of the training (`protocol.recipe`).
     """
 
     steps: int | None = None
@@ -55,6 +57,7 @@ class TrainingOptions:
     track: tuple[str, ...] = ()
     threads: int = 1
     held_out: float | None = None
+    average: str = ""
     start: str = ""
     freeze: str = ""
     lr_schedule: str = CONSTANT
@@ -64,6 +67,7 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "average", "" if self.average == NONE else self.average)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values; fields added after plans were published are left out at their defaults."""
@@ -77,6 +81,6 @@ class TrainingOptions:
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
 
-ADDED = ("threads", "held_out", "start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+ADDED = ("threads", "held_out", "average", "start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
 """Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

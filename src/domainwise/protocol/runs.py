@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -60,7 +60,8 @@ class Run:
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
-    amplifies. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
+    amplifies. With an `average` (see `protocol.averages`) the averaged weights are evaluated besides the last ones. The
+    fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
     """
 
     dataset: FilePath
@@ -86,6 +87,7 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
     threads: int = added(1)
+    average: str = added("")
     start: str = added("")
     freeze: str = added("")
     lr_schedule: str = added(CONSTANT)
@@ -128,6 +130,11 @@ class Run:
         described = self.describe() | {"weights": WeightsReference.parse(self.weights).fingerprint}
         text = CANONICAL.encode(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def training_id(self) -> str:
+        """The identity without the average: runs that share it train the same weights."""
+        return replace(self, average="").id if self.average else self.id
 
     def __hash__(self) -> int:
         return hash(self.id)

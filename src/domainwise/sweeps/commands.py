@@ -8,6 +8,7 @@ from typing import Any
 
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
+from domainwise.protocol.averages import NONE
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan
@@ -32,6 +33,8 @@ def sweep_command(plan: Plan, out: Path) -> str | None:
     of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
     of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
     words = [word for field, value in (*of_plan, *of_options) for word in _option(field, value)]
+    if candidates and not plan.options.average:
+        words += ["--average", NONE]  # compare averages unless told otherwise
     command, folder = ("compare", "--runs") if candidates else ("sweep", "--out")
     return shlex.join([*_program(), command, *words, folder, str(out)])
 
@@ -60,7 +63,7 @@ def train_command(run: Run, out: Path) -> str | None:
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
     further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
-    further["threads"] = run.threads if run.threads > 1 else 0
+    further |= {"threads": run.threads if run.threads > 1 else 0, "average": run.average}
     facts |= {"augmentation": run.augmentation} | run.recipe | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:

@@ -14,6 +14,7 @@ from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import limits, spaces
+from domainwise.protocol.averages import check_average
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.recipe import check_recipe
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
@@ -96,6 +97,8 @@ def plan_run(
     held_out = data.held_out if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")
+    average = options.average or method.weight_average
+    check_average(average, held_out)
     check_recipe(options, held_out)
     _check_method(method, algorithm, options)
     method.check_steps(values, steps)
@@ -123,6 +126,7 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
+        average=average,
         start=options.start,
         freeze=options.freeze,
         lr_schedule=options.lr_schedule,

@@ -104,8 +104,8 @@ def penalties(request: Request) -> Drawing:
     rows: dict[Method, list[list[PenaltyRecord]]] = {}
     tracked = read_penalties(request.folder, [curve.run for curve in request.curves])
     for curve in request.curves:
-        if curve.run.id in tracked:
-            rows.setdefault(Method.of(curve.run), []).append(tracked[curve.run.id])
+        if curve.run.id in tracked and not curve.average:
+            rows.setdefault(curve.method, []).append(tracked[curve.run.id])
     if not rows:
         raise TooFew(request, "runs that tracked penalties", "--algorithm DAT --track penalties", "train")
     figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], size=2.5)
