@@ -9,6 +9,7 @@ import pytest
 from domainwise.core.errors import UserError
 from domainwise.protocol.recipe import rate_factor
 from domainwise.sweeps.collection import experiment
+from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
 
 
@@ -69,6 +70,10 @@ def test_a_head_that_would_train_alone_to_the_end_is_refused() -> None:
         plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100)
     assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=101).hparams["head_steps"] == 100
     assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100, hparams={"head_steps": 9}).steps == 100
+    both = plan_sweep(
+        "BackgroundDigits", ["ERM", "ERMPlusPlus"], steps=100, draws=2, trials=1, hparams={"head_steps": 9}
+    )
+    assert {run.hparams.get("head_steps") for run in both.runs()} == {None, 9}
 
 
 def test_erm_plus_plus_averages_unless_another_average_is_named() -> None:
