@@ -19,10 +19,16 @@ STEPS, EVERY = 8, 3
 
 
 def plan(
-    algorithm: str = "DAT", *, trial: int = 0, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any
+    algorithm: str = "DAT",
+    *,
+    trial: int = 0,
+    steps: int = STEPS,
+    evaluate_every: int = EVERY,
+    average: str = "",
+    **hparams: Any,
 ) -> Run:
     hparams = quick(algorithm) | {"batch_size": 4} | hparams
-    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every}
+    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every, "average": average}
     return plan_run("BackgroundDigits", algorithm, [0], hparams=hparams, **settings)
 
 
