@@ -27,7 +27,7 @@ class MIRO(ERM):
 
     Paper: Cha et al. 2022, https://arxiv.org/abs/2203.10789.
     Note: a bound on the information that the features keep about the start's, with the paper's encoders: the mean is
-    z_l itself, the variance does not depend on it, and the variances learn ten times as fast (`encoder_lr`). The mean
+    z_l itself, the variance does not depend on it, and the variances learn ten times as fast (`encoder_lr_factor`). The mean
     over stages is this project's; the released code sums over stages and halves, so for the five of a ResNet its
     lambda is 2.5 times as strong. The copy is no part of the model that predicts.
     Try it: with pre-trained weights, the larger the data they come from the better; from a random start it only slows
@@ -39,7 +39,7 @@ class MIRO(ERM):
     passes = 1.4
     space = ERM.space | {
         "lambda": Choice((1.0, 0.1, 0.01, 0.001), default=0.1),
-        "encoder_lr": Fixed(10.0),
+        "encoder_lr_factor": Fixed(10.0),
     }
 
     def setup(self) -> None:
@@ -62,7 +62,7 @@ class MIRO(ERM):
         return outputs
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        encoder_lr = self.hparams["encoder_lr"] * self.hparams["lr"]
+        encoder_lr = self.hparams["encoder_lr_factor"] * self.hparams["lr"]
         return {
             "network": self.adam(self.network.parameters()),
             "encoders": self.adam(self.biases, lr=encoder_lr),
