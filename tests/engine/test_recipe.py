@@ -17,12 +17,13 @@ from domainwise.engine.optimisation import LearningRates, clip_gradients
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted
 from domainwise.nets.network import Network, network
+from domainwise.protocol import averages
 from domainwise.protocol.recipe import rate_factor
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.sweeps.plan_run import plan_run
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import read_curves
 from domainwise.sweeps.tables import table
 from references import Adam, agree, erm
 from short_trainings import at_step, few, interrupt, plan, saved_results, trained
@@ -189,8 +190,8 @@ def test_a_run_that_stopped_early_is_done(tmp_path: Path, monkeypatch: pytest.Mo
     outcome = trained(run, tmp_path)
     again = trained(run, tmp_path, progress=lambda _: pytest.fail("it trains again"))
     assert again.status == outcome.status
-    curve, status = read_curve(RunFolder(tmp_path, run))
-    assert status == outcome.status and curve.steps == (0, 1, 2)
+    (curve,) = read_curves(RunFolder(tmp_path, run))
+    assert curve.steps == (0, 1, 2)
     (oracle,) = table(tmp_path, selection="oracle")
     (row,) = oracle.rows
     assert row.average is not None and row.average.mean == pytest.approx(100 * curve.accuracy["scene1", "in"][-1])
@@ -211,6 +212,28 @@ def test_an_interrupted_run_stops_early_where_the_whole_one_does(tmp_path: Path)
             trained(run, tmp_path / "parts", progress=at_step(step, interrupt))
     trained(run, tmp_path / "parts")
     assert saved_results(run, tmp_path / "parts") == saved_results(run, tmp_path / "whole")
+
+
+def test_an_average_that_improves_is_an_improvement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation of the last weights and of the averaged ones, in turns: the last weights are best at first."""
+    with_scores(monkeypatch, [0.9, 0.1, 0.8, 0.2, 0.8, 0.2, 0.8, 0.2, 0.8, 0.3])
+    run = replace(plan("ERM", steps=30, evaluate_every=1), early_stop=2, average="sma")
+    assert trained(run, tmp_path).status.step == 3, "the average was better after step 1, and never again"
+
+
+def test_erm_plus_plus_averages_after_its_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its second step with all weights on, if an average usually begins with its second step."""
+    monkeypatch.setattr(averages, "SMA_START", 1)
+    one = session(plan("ERMPlusPlus", head_steps=2))
+    assert one.run.average == "sma" and one.average is not None
+    seen = []
+    for _ in range(6):
+        one.step()
+        seen.append(one.average._current().double())
+    assert torch.equal(seen[0][: 16 * 27], seen[1][: 16 * 27]), "the classifier alone"
+    expected = torch.stack(seen[3:]).mean(0)
+    assert torch.allclose(one.average.mean.double(), expected, atol=1e-7) and not torch.equal(seen[-1], expected)
+    assert (one.average.steps(5, True).first, one.average.steps(1, True).first) == (3, 1)
 
 
 # starts

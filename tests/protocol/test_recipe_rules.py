@@ -9,6 +9,7 @@ import pytest
 from domainwise.core.errors import UserError
 from domainwise.protocol.recipe import rate_factor
 from domainwise.sweeps.collection import experiment
+from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
 
 
@@ -37,6 +38,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"lr_schedule": "cosin"}, "unknown learning rate schedule 'cosin': did you mean 'cosine'?"),
     ({"early_stop": -1}, "early_stop must be at least 0, not -1"),
     ({"early_stop": 3, "held_out": 0.0}, "early_stop needs held-out samples"),
+    ({"early_stop": 3, "average": "swad"}, "swad averages up to an end that it finds itself: leave out early_stop"),
     ({"clip_gradient": -1.0}, "clip_gradient must be a finite number of at least 0, not -1.0"),
     ({"clip_gradient": math.nan}, "clip_gradient must be a finite number"),
     ({"clip_gradient": math.inf}, "clip_gradient must be a finite number"),
@@ -68,6 +70,15 @@ def test_a_head_that_would_train_alone_to_the_end_is_refused() -> None:
         plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100)
     assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=101).hparams["head_steps"] == 100
     assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100, hparams={"head_steps": 9}).steps == 100
+    both = plan_sweep(
+        "BackgroundDigits", ["ERM", "ERMPlusPlus"], steps=100, draws=2, trials=1, hparams={"head_steps": 9}
+    )
+    assert {run.hparams.get("head_steps") for run in both.runs()} == {None, 9}
+
+
+def test_erm_plus_plus_averages_unless_another_average_is_named() -> None:
+    named = [plan_run("BackgroundDigits", "ERMPlusPlus", [0], average=name).average for name in ("", "none", "ema")]
+    assert named == ["sma", "sma", "ema"] and not plan_run("BackgroundDigits", "ERM", [0]).average
 
 
 def test_runs_of_different_recipes_go_into_different_tables() -> None:

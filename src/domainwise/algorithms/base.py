@@ -69,6 +69,8 @@ class Algorithm(nn.Module):
     """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
     replaces_layers: ClassVar[bool] = False
     """Whether `setup` replaces layers of the network, which then no longer fit together as they were given."""
+    weight_average: ClassVar[str] = ""
+    """The average of weights that belongs to the method (`protocol.averages`); a run may choose another."""
     passes: ClassVar[float] = 1.0
     """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
 
@@ -106,6 +108,11 @@ class Algorithm(nn.Module):
     @classmethod
     def check_steps(cls, hparams: HParams, steps: int) -> None:
         """Raises UserError if a run of so many steps ends before all of the method has begun."""
+
+    @property
+    def first_phase(self) -> int:
+        """The number of steps that prepare the training: averages of weights begin after them."""
+        return 0
 
     def setup(self) -> None:
         """Registers buffers and further modules."""

@@ -35,7 +35,7 @@ def parse_budget(text: str, device: str) -> float | None:
     return float(int(number) * UNITS[unit])
 
 
-@with_training_flags(without=("average", "full_curves", "track"))
+@with_training_flags(without=("full_curves", "track"), average="sma")
 def compare(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -49,7 +49,6 @@ def compare(
     ] = None,
     *,
     training: TrainingFlags,
-    average: options.Average = "sma",
     runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
         "runs/compare"
     ),
@@ -90,7 +89,7 @@ def compare(
     plan = plan_sweep(
         chosen.name,
         options.parse_names(algorithms),
-        training.options(device, data_root, named, average=average),
+        training.options(device, data_root, named),
         draws=CANDIDATES if hparams is None else hparams,
         trials=TRIALS if trials is None else trials,
         search="candidates",

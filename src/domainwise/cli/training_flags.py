@@ -1,6 +1,6 @@
 """The options that say how a model is trained: declared once, for every command that trains.
 
-    @with_training_flags(without=("track",))
+    @with_training_flags(without=("track",), average="sma")
     def compare(dataset: ..., training: TrainingFlags, device: ...) -> None:
         options = training.options(device, data_root, network)
 
@@ -30,12 +30,12 @@ def _declaration(
     image_size: options.ImageSize = None,
     augmentation: options.Augmentation = None,
     weights: options.Weights = "",
+    average: options.Average = "none",
     start: options.Start = "",
     freeze: options.Freeze = "",
     lr_schedule: options.LrSchedule = "constant",
     clip_gradient: options.ClipGradient = 0.0,
     early_stop: options.EarlyStop = 0,
-    average: options.Average = "none",
     precision: options.Precision = "auto",
     threads: options.Threads = 1,
     seed: options.Seed = 0,
@@ -75,11 +75,18 @@ class TrainingFlags:
         return training_options(device, data_root, **values, hparams=hparams, **further)
 
 
-def with_training_flags(without: Collection[str] = ()) -> Callable[[Command], Command]:
-    """The command with the declared options, but for some, in place of its parameter `training`."""
+def with_training_flags(without: Collection[str] = (), **defaults: Any) -> Callable[[Command], Command]:
+    """The command with the declared options, but for some, in place of its parameter `training`.
+
+    `defaults` are other defaults than the declared ones.
+    """
 
     def decorate(command: Command) -> Command:
-        shared = {name: one for name, one in DECLARED.items() if name not in without}
+        shared = {
+            name: one.replace(default=defaults.get(name, one.default))
+            for name, one in DECLARED.items()
+            if name not in without
+        }
         parameters: list[inspect.Parameter] = []
         for name, one in inspect.signature(command).parameters.items():
             parameters += shared.values() if name == "training" else [one]

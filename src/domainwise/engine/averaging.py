@@ -35,7 +35,7 @@ class WeightAverage:
 
     def schedule(self, step: int) -> None:
         """Before a step, outside of it."""
-        self.share.fill_(share_of_step(self.run.average, step))
+        self.share.fill_(share_of_step(self.run.average, self._after_first_phase(step)))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -55,7 +55,12 @@ class WeightAverage:
 
     def steps(self, step: int, selected: bool) -> AveragedSteps:
         """What the average after a step is the average of; `selected` if validation has chosen that step."""
-        return AveragedSteps(self.run.average, first_step(self.run.average, step), step, step, selected)
+        first = self.algorithm.first_phase + first_step(self.run.average, self._after_first_phase(step))
+        return AveragedSteps(self.run.average, min(first, step), step, step, selected)
+
+    def _after_first_phase(self, step: int) -> int:
+        """The number of a step among those after the algorithm's first phase."""
+        return max(0, step - self.algorithm.first_phase)
 
     def value(self) -> Tensor:
         """The averaged weights, flat."""

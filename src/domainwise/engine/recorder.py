@@ -69,8 +69,9 @@ class Recorder:
 
     @property
     def evaluations_since_best(self) -> int:
-        """How many evaluations in a row have not improved training-domain validation; known to rank zero."""
-        return len({record.step for record in self.records if record.step > self.best.step})
+        """How many evaluations in a row have improved training-domain validation of no weights; known to rank zero."""
+        best = max(one.step for one in (self.best, self.best_averaged) if one is not None)
+        return len({record.step for record in self.records if record.step > best})
 
     def _provenance(self) -> dict[str, Any]:
         return provenance(self.session.device) | {"threads": self.session.run.threads}

@@ -98,8 +98,9 @@ def tune(
     continues.
 
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
-    weights, image_size, augmentation, average. With an average, averaged weights are tried beside the last ones of the
-    same trainings. `draws` is the former name of `candidates`.
+    weights, image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop. With an average,
+    averaged weights are tried beside the last ones of the same trainings. Of candidates that stopped early only the
+    steps count that all their runs have reached. `draws` is the former name of `candidates`.
     """
     if draws is not None:
         warnings.warn("tune(draws=...) is now tune(candidates=...)", DeprecationWarning, stacklevel=2)

@@ -9,8 +9,9 @@ def stages(features: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
     A network names its stages by a method `stages(x)` that returns both. Those of a plain nn.Sequential end where its
     next layer with weights begins. Any other network has one stage: its features.
     """
-    if hasattr(features, "stages"):
-        named: tuple[list[Tensor], Tensor] = features.stages(x)
+    method = getattr(features, "stages", None)
+    if method is not None:
+        named: tuple[list[Tensor], Tensor] = method(x)
         return named
     if not isinstance(features, nn.Sequential) or type(features).forward is not nn.Sequential.forward:
         z: Tensor = features(x)

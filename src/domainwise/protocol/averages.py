@@ -9,6 +9,7 @@ With w_t the weights after step t (from 0) and m_t the averaged ones, m_t = m_(t
     swad   the mean of all weights between a start and an end that the validation loss shows (protocol/loss_valley.py).
                                              Cha et al. 2021, https://arxiv.org/abs/2102.08604
 
+Steps of an algorithm's first phase (`Algorithm.first_phase`) do not count: t is the number of the step after it.
 Averaging changes nothing in a training: weights, batches and random streams are those of the same run without it.
 """
 

@@ -25,13 +25,13 @@ class TrainingKeywords(TypedDict, total=False):
     track: Sequence[str]
     threads: int
     held_out: float | None
+    average: str
     shared_start: bool
     start: str
     freeze: str
     lr_schedule: str
     early_stop: int
     clip_gradient: float
-    average: str
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class TrainingOptions:
     track: tuple[str, ...] = ()
     threads: int = 1
     held_out: float | None = None
+    average: str = ""
     shared_start: bool = False
     start: str = ""
     freeze: str = ""
     lr_schedule: str = CONSTANT
     early_stop: int = 0
     clip_gradient: float = 0.0
-    average: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))

@@ -50,6 +50,11 @@ def check_recipe(options: "TrainingOptions", held_out: float) -> None:
             "early_stop needs held-out samples to validate with, but held_out is 0: hold some out, or set the steps",
             argument="early_stop",
         )
+    if options.early_stop and options.average == "swad":
+        raise UserError(
+            "swad averages up to an end that it finds itself: leave out early_stop, or average by sma or ema",
+            argument="early_stop",
+        )
     if not 0 <= options.clip_gradient < math.inf:
         raise UserError(
             f"clip_gradient must be a finite number of at least 0, not {options.clip_gradient}",

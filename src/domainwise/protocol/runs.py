@@ -152,8 +152,8 @@ class Run:
     @property
     def recipe(self) -> dict[str, Any]:
         """The fields of its recipe that differ from their defaults."""
-        values = {name: getattr(self, name) for name in RECIPE}
-        return {name: value for name, value in values.items() if value != _added_fields(type(self))[name]}
+        values, defaults = vars(self), _added_fields(cast(Hashable, type(self)))
+        return {name: values[name] for name in RECIPE if values[name] != defaults[name]}
 
     @property
     def domains(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError, unknown
-from domainwise.protocol.averages import AveragedSteps
+from domainwise.protocol.averages import SMA_START, AveragedSteps
 from domainwise.protocol.records import RunFolder
 
 if TYPE_CHECKING:
@@ -34,11 +34,14 @@ def describe_step(step: int, selected: bool) -> str:
 
 def describe_average(steps: AveragedSteps) -> str:
     """In words, for everything that is shown of a model."""
-    name, kind = steps.average.upper(), "exponentially averaged" if steps.average == "ema" else "averaged"
+    kind = "exponentially averaged" if steps.average == "ema" else "averaged"
+    averaged = f"weights {kind} over steps {steps.first} to {steps.last} ({steps.average.upper()})"
     if steps.average == "swad":
-        return f"weights {kind} over steps {steps.first} to {steps.last} ({name}), found by {RULE} validation"
-    selected = f"selected by {RULE} validation" if steps.selected else "the last step"
-    return f"weights {kind} over steps {steps.first} to {steps.last} ({name}), {selected}"
+        return f"{averaged}, found by {RULE} validation"
+    if steps.average == "sma" and steps.first == steps.last:
+        averaged = f"weights of step {steps.last} alone (SMA averages from step {SMA_START} on)"
+        return f"{averaged}, selected by {RULE} validation" if steps.selected else f"{averaged}, the last step"
+    return f"{averaged}, selected by {RULE} validation" if steps.selected else f"{averaged}, up to the last step"
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Plan:
             algorithm,
             test,
             self._options(algorithm),
-            hparams={},
+            hparams=self._fixed(algorithm),
             train_domains=train,
             setting=self.setting,
             variant=self.variant or VARIANTS.get(self.space, ""),
@@ -142,6 +142,11 @@ class Plan:
         probed = self.options.weights and not ALGORITHMS[algorithm].replaces_layers
         return self.options.changed(shared_start=True, start=self.options.start or ("probe" if probed else ""))
 
+    def _fixed(self, algorithm: str) -> HParams:
+        """The hyper-parameters that the user fixed, if the algorithm has them."""
+        legal = search_space(algorithm, self._data.scale)
+        return {name: value for name, value in self.options.hparams.items() if name in legal}
+
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
         """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
         legal = search_space(algorithm, self._data.scale)
@@ -153,9 +158,8 @@ class Plan:
         for name, (low, high) in self.ranges.items():
             if name in legal:
                 space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))
-        fixed = {name: value for name, value in self.options.hparams.items() if name in legal}
         values = spaces.draw(space, draw, 0 if self.search == "candidates" else trial)
-        return spaces.override(legal, values, fixed, algorithm)
+        return spaces.override(legal, values, self._fixed(algorithm), algorithm)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values, the options among them; the search is left out where it is DomainBed's."""

@@ -97,10 +97,11 @@ def plan_run(
     held_out = data.held_out if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")
+    average = options.average or method.weight_average
+    check_average(average, held_out)
     check_recipe(options, held_out)
     _check_method(method, algorithm, options)
     method.check_steps(values, steps)
-    check_average(options.average, held_out)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
@@ -125,7 +126,7 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
-        average=options.average,
+        average=average,
         shared_start=options.shared_start,
         start=options.start,
         freeze=options.freeze,
