@@ -2,7 +2,7 @@
 
 Methods are measured one after the other, each in turns with ERM, by the time the thread computes: what else the machine
 does hardly changes the ratio. Images and labels are made up. What ADA does between steps, every `min_steps` steps, is
-not counted. `tools/methods_page.py` makes a table of the file.
+not counted; of ERM++ only the steps that train all weights are. `tools/methods_page.py` makes a table of the file.
 
     python benchmarks/method_costs.py [--networks mnist-cnn,mlp] [--methods CORAL,ARM] [--rounds 5] [--json FILE]
 """
@@ -47,7 +47,7 @@ class Case:
         images = torch.randint(0, 256, (DOMAINS, IMAGES, 3, self.size, self.size), generator=noise, dtype=torch.uint8)
         labels = torch.arange(IMAGES) % CLASSES
         data = Environments.from_arrays({f"domain {e}": (images[e], labels) for e in range(DOMAINS)}, name="made up")
-        hparams = {"batch_size": self.batch_size}
+        hparams = {"batch_size": self.batch_size} | ({"head_steps": 0} if method == "ERMPlusPlus" else {})
         run = plan_run(Dataset.from_environments(data), method, (), network=self.network, hparams=hparams)
         return Session(replace(run, weights=""), data, CPU)  # random weights take as long
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from domainwise.data.environments import Environments
     from domainwise.data.find import load_dataset
     from domainwise.engine.train import Interrupted, TrainingResult
+    from domainwise.models.combine import ensemble, soup
     from domainwise.models.compare import compare
     from domainwise.models.estimator import DomainGeneralizer
     from domainwise.models.fit import fit
     from domainwise.models.folder import load_model
+    from domainwise.models.interpolate import interpolate
     from domainwise.models.model import Model
     from domainwise.models.training import train
     from domainwise.models.tune import tune
@@ -47,10 +49,12 @@ _HOMES = {
     "data.environments": ("Environments",),
     "data.find": ("load_dataset",),
     "engine.train": ("Interrupted", "TrainingResult"),
+    "models.combine": ("ensemble", "soup"),
     "models.compare": ("compare",),
     "models.estimator": ("DomainGeneralizer",),
     "models.fit": ("fit",),
     "models.folder": ("load_model",),
+    "models.interpolate": ("interpolate",),
     "models.model": ("Model",),
     "models.training": ("train",),
     "models.tune": ("tune",),
@@ -116,7 +120,9 @@ __all__ = [
     "algorithm",
     "compare",
     "dataset",
+    "ensemble",
     "fit",
+    "interpolate",
     "list_algorithms",
     "list_datasets",
     "list_networks",
@@ -125,6 +131,7 @@ __all__ = [
     "network",
     "plan",
     "report",
+    "soup",
     "sweep",
     "table",
     "train",

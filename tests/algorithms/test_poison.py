@@ -28,7 +28,12 @@ EVERY = sorted(ALGORITHMS)
 SINGLE = [name for name in EVERY if ALGORITHMS[name].needs_domains == 1]
 DOMAINS = ("a", "b", "choosing", "unseen")
 CPU = torch.device("cpu")
-SOON = {"ADA": {"min_steps": 1, "phases": 2, "memory": 16}, "IRM": {"anneal": 2}, "VREx": {"anneal": 2}}
+SOON = {
+    "ADA": {"min_steps": 1, "phases": 2, "memory": 16},
+    "IRM": {"anneal": 2},
+    "VREx": {"anneal": 2},
+    "ERMPlusPlus": {"head_steps": 2},
+}
 """So that what happens late in a training happens within a few steps."""
 
 

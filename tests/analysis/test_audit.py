@@ -15,12 +15,13 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
 from domainwise.analysis.audit import WorstPair, audit
 from domainwise.analysis.predictions import held_out_images, predictions_and_features
-from domainwise.analysis.probe import PENALTY, equal_classes, logistic_regression, probe_domains
+from domainwise.analysis.probe import equal_classes, probe_domains
 from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
 from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.environments import Environments
 from domainwise.data.sources.mnist import SCENES, background, overlay, source_digits
+from domainwise.engine.logistic import PENALTY, logistic_regression
 from domainwise.engine.restore import TrainedRun
 from domainwise.engine.train import train
 from domainwise.nets.network import Network

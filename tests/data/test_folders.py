@@ -20,6 +20,7 @@ from domainwise.protocol.dataset_names import title
 from domainwise.sweeps.plan import Plan, plan_sweep
 from domainwise.sweeps.plan_run import plan_run
 from small_datasets import CLASSES, DOMAINS, make_folder, picture
+from small_problems import quick
 
 
 def spoil(photos: Path, where: str = "lab/dog/002.png") -> Path:
@@ -84,7 +85,7 @@ def test_every_algorithm_bears_a_class_that_is_missing_from_a_domain(tmp_path: P
     make_folder(tmp_path / "photos", domains=("lab",), classes=("cat", "dog"))
     make_folder(tmp_path / "photos", domains=("street", "zoo"), classes=("dog",), count=12)
     data = image_folder(tmp_path / "photos")
-    run = plan_run(data, algorithm, (), hparams={"batch_size": 4}, steps=3, image_size=16)
+    run = plan_run(data, algorithm, (), hparams=quick(algorithm), steps=3, image_size=16)
     session = Session(run, data.load(image_size=16), torch.device("cpu"))
     for _ in range(run.steps):
         session.step()

@@ -15,6 +15,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
 from domainwise.sweeps.plan_run import plan_run
 from small_datasets import table, table_rows
+from small_problems import quick
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
 
@@ -91,7 +92,7 @@ def test_the_unseen_domain_and_the_held_out_rows_never_touch_what_the_network_se
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"ARM"}))
 def test_every_method_but_arm_reads_vectors(name: str) -> None:
-    model = dw.fit(table(), name, **QUICK)
+    model = dw.fit(table(), name, **(QUICK | {"hparams": quick(name)}))
     probabilities = model.predict_proba(table_rows(1)[0])
     assert probabilities.shape == (50, 3) and np.allclose(probabilities.sum(1), 1, atol=1e-5)
 

@@ -27,6 +27,7 @@ from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
 from domainwise.engine.execution import Execution, capture
 from domainwise.engine.execution.capture import CapturedStep, Snapshot
 from domainwise.engine.execution.compilation import compiled, padded, round_up
+from domainwise.engine.optimisation import clip_gradients
 from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
@@ -75,9 +76,10 @@ def watched(algorithm: Algorithm, number: int, batch: tuple[Tensor, Tensor], wai
 @pytest.mark.parametrize("name", EVERY)
 def test_steps_of_a_phase_are_the_same_operations_and_none_waits(name: str) -> None:
     """A replayed graph repeats the operations, shapes and numbers that were recorded: they may not change."""
-    short = {"min_steps": 1, "phases": 2, "anneal": 3, "d_steps": 2}
+    short = {"min_steps": 1, "phases": 2, "anneal": 3, "d_steps": 2, "head_steps": 2}
     method = ALGORITHMS[name]
     algorithm = make(name, **{key: value for key, value in short.items() if key in method.space})
+    clip_gradients(algorithm, 0.1)
     by_phase: dict[str, list[tuple[Any, ...]]] = {}
     for number, batch in enumerate(batches(7)):
         seen = watched(algorithm, number, batch, waiting=number == 0 or name in ON_A_CPU_ONLY)  # moments are made
@@ -379,5 +381,7 @@ def test_compiled_networks_train_the_same_and_are_compiled_once(name: str) -> No
 
 def test_the_page_lists_every_algorithm_that_is_captured() -> None:
     page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
-    listed = page.partition("captured equals eager within")[2].partition(";")[0]
-    assert [name for name in EVERY if name not in listed.replace(",", " ").split()] == []
+    measured = page.partition("captured equals eager within")[2].partition(";")[0]
+    not_yet = page.partition("Not yet run on a GPU:")[2].partition(".")[0]
+    listed = f"{measured} {not_yet}".replace(",", " ").split()
+    assert [name for name in EVERY if listed.count(name) != 1] == []

@@ -16,7 +16,7 @@ from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import read_curves
 from short_trainings import EVERY, STEPS, at_step, few, interrupt, plan, saved_results, trained
 
 
@@ -104,7 +104,7 @@ def test_records_hold_the_mean_training_loss_since_the_evaluation_before(tmp_pat
         sums.append(session.loss_sum.item())
     means = {0: sums[1], 3: (sums[4] - sums[1]) / 3, 6: (sums[7] - sums[4]) / 3, 7: sums[8] - sums[7]}
     trained(run, tmp_path)
-    curve = read_curve(RunFolder(tmp_path, run))[0]
+    (curve,) = read_curves(RunFolder(tmp_path, run))
     assert curve.training_loss == pytest.approx([means[step] for step in curve.steps], rel=1e-5)
     assert curve.training_loss is not None and curve.until(3).training_loss == pytest.approx(curve.training_loss[:2])
 

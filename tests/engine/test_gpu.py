@@ -30,7 +30,7 @@ GPU = torch.device("cuda")
 EVERY = sorted(ALGORITHMS)
 CAPTURED = set(EVERY)
 """The algorithms whose steps are captured: all."""
-SHORT = {"anneal": 20, "min_steps": 20, "phases": 2, "memory": 64}
+SHORT = {"anneal": 20, "head_steps": 20, "min_steps": 20, "phases": 2, "memory": 64}
 """So that what is scheduled happens within fifty steps."""
 
 
@@ -86,11 +86,37 @@ def test_captured_equals_eager(name: str) -> None:
     session, captured, _ = trained(plan(name), "captured")
     assert session.captured is not None
     assert name in CAPTURED and all(graph is not None for graph in session.captured.graphs.values())
-    assert len(session.captured.graphs) == (2 if name in ("DANN", "CDANN") else 1)
+    assert len(session.captured.graphs) == (2 if name in ("DANN", "CDANN", "ERMPlusPlus") else 1)
     assert gap(captured, trained(plan(name), "eager").learned) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["ERM", "DAT", "IRM", "MLDG", "DANN", "EnsembleUAT"])
+@pytest.mark.parametrize("name", ["ERM", "MLDG", "DANN", "SAM", "ERMPlusPlus"])
+def test_captured_schedules_and_clipping_equal_eager_ones(name: str) -> None:
+    """One graph per phase, recorded once: it reads learning rates that change at every step."""
+    run = plan(name, lr_schedule="warmup-cosine", clip_gradient=0.1)
+    session, captured, _ = trained(run, "captured")
+    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+    assert gap(captured, trained(run, "eager").learned) < 1e-4
+    assert gap(captured, trained(plan(name), "eager").learned) > 1e-3, "the schedule made a difference"
+
+
+def test_a_scheduled_training_continues_where_it_was() -> None:
+    run = plan("ERM", lr_schedule="cosine", clip_gradient=0.1)
+    first = trained(run, "captured", steps=30)
+    second = trained(run, "captured", steps=20, state=first.state)
+    assert gap(second.learned, trained(run, "captured").learned) < 1e-5
+
+
+def test_probed_starts_and_frozen_features_are_captured() -> None:
+    run = plan("DAT", start="probe", freeze="features")
+    session, captured, _ = trained(run, "captured")
+    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+    assert gap(captured, trained(run, "eager").learned) < 1e-4
+    start = trained(plan("DAT"), "eager", steps=0).learned
+    assert all(torch.equal(value, captured[key]) for key, value in start.items() if ".features." in key)
+
+
+@pytest.mark.parametrize("name", ["ERM", "DAT", "IRM", "MLDG", "DANN", "EnsembleUAT", "SAM", "MIRO"])
 def test_compiled_equals_eager(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Up to rounding, of which fifty steps of Adam make more: as much as of a nudge of the weights by 1e-7."""
     run = plan(name, network="small-cnn")

@@ -335,6 +335,23 @@ def test_adam_is_adam(decay: float) -> None:
 
 
 @needs_triton
+def test_adams_learning_rate_may_be_a_tensor_that_is_filled() -> None:
+    """As a captured step reads it."""
+    (values,) = draw((3, 5))
+    ours, theirs = nn.Parameter(values.clone()), nn.Parameter(values.clone())
+    one, other = FlatAdam([ours], 1e-2, (0.9, 0.99), 0.0), FlatAdam([theirs], 1e-2, (0.9, 0.99), 0.0)
+    rate = one.param_groups[0]["lr"] = values.new_zeros(())
+    for step in range(4):
+        other.param_groups[0]["lr"] = 1e-2 / (step + 1)
+        rate.fill_(1e-2 / (step + 1))
+        for parameter in (ours, theirs):
+            parameter.grad = parameter.detach() * (step + 1)
+        one.step()
+        other.step()
+    assert torch.equal(ours, theirs)
+
+
+@needs_triton
 def test_adam_has_torchs_state() -> None:
     """A training may go on elsewhere."""
     (values,) = draw((3, 5))
@@ -361,6 +378,7 @@ from domainwise.kernels import sums_triton
 
 sizes = dict(INPUTS=2, HEIGHT=28, WIDTH=28, CHANNELS=64, PIXELS=784, PER_GROUP=8, BLOCKS=2, ROWS=64, COLUMNS=32)
 blocks = dict(BLOCK=1024, TAPS=32, BLOCK_CHANNELS=32, BLOCK_PIXELS=64, POOLED=False, WANTED=True, IMAGE_WANTED=True)
+blocks |= dict(LR_ON_DEVICE=False)
 integers = ("pixels", "samples", "rows", "columns", "n")
 integers += ("per_domain", "per_input", "per_tap", "per_sample", "per_channel", "per_row", "per_column")
 stored = ("x_at", "y_at", "dx_at", "dy_at")

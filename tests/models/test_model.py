@@ -21,6 +21,7 @@ from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
+from small_problems import quick
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
 SIZE = 12
@@ -118,9 +119,9 @@ def test_grey_models_read_grey_pictures_and_odd_channels_need_arrays() -> None:
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_predicts_as_it_was_judged(name: str, data: dw.Environments, tmp_path: Path) -> None:
     """The accuracies in the record, from the saved model: what a prediction depends on must have been saved."""
-    model = dw.fit(data, name, test_domains=["lab"], out=tmp_path, **QUICK)
+    model = dw.fit(data, name, test_domains=["lab"], out=tmp_path, **(QUICK | {"hparams": quick(name)}))
     named = with_fingerprint(data)
-    run = plan_run(Dataset.from_environments(named), name, ["lab"], hparams={"batch_size": 8}, steps=3)
+    run = plan_run(Dataset.from_environments(named), name, ["lab"], hparams=quick(name), steps=3)
     outcome = train(run, tmp_path / "again", device="cpu", environments=named)
     assert outcome.algorithm is not None
     parts = splits_to_evaluate(run, data)

@@ -179,6 +179,8 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
             main(shlex.split(command)[1:])
 
     facts: dict[str, Any] = {"steps": 41, "test_domains": ("-90%",), "pairs": True, "hparams": {"eps": 2.0}}
+    recipe = {"start": "probe", "freeze": "features", "lr_schedule": "cosine", "early_stop": 3, "clip_gradient": 0.5}
+    facts |= recipe
     plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
     for precision in ("bf16", "fp32"):
         other = replace(plan, options=plan.options.changed(precision=precision))
@@ -188,7 +190,7 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
     assert sweep_command(replace(plan, variant="l2"), tmp_path) is None
     unlike: dict[str, Any] = {"augmentation": "none", "network": "resnet18-live", "weights": "mine.pth#0123"}
     run = colours("DAT", "-90%", draw=3, trial=1, hparams={"eps": 0.5, "norm": "linf", "clip_low": None}, seed=4)
-    for one in (run, replace(run, full_curves=True), plan_run("PACS", "DAT", [0], image_size=64, **unlike)):
+    for one in (run, replace(run, full_curves=True, **recipe), plan_run("PACS", "DAT", [0], image_size=64, **unlike)):
         follow(train_command(one, tmp_path))
         assert made.pop() == one
     assert train_command(replace(run, variant="x"), tmp_path) is None

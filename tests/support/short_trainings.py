@@ -13,15 +13,23 @@ from domainwise.engine.train import TrainingResult, train
 from domainwise.protocol.records import Record, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
+from small_problems import quick
 
 STEPS, EVERY = 8, 3
 
 
 def plan(
-    algorithm: str = "DAT", *, trial: int = 0, steps: int = STEPS, evaluate_every: int = EVERY, **hparams: Any
+    algorithm: str = "DAT",
+    *,
+    trial: int = 0,
+    steps: int = STEPS,
+    evaluate_every: int = EVERY,
+    average: str = "",
+    **hparams: Any,
 ) -> Run:
-    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every}
-    return plan_run("BackgroundDigits", algorithm, [0], hparams={"batch_size": 4, **hparams}, **settings)
+    hparams = quick(algorithm) | {"batch_size": 4} | hparams
+    settings = {"trial": trial, "steps": steps, "evaluate_every": evaluate_every, "average": average}
+    return plan_run("BackgroundDigits", algorithm, [0], hparams=hparams, **settings)
 
 
 def saved_results(run: Run, out: Path) -> tuple[list[Record], Status | None, bytes]:

@@ -14,6 +14,11 @@ SHAPE = (2, 6, 6)
 CLASSES = 3
 
 
+def quick(name: str) -> dict[str, Any]:
+    """Hyper-parameters of a method with which three steps and batches of eight are a training."""
+    return {"batch_size": 8} | ({"head_steps": 2} if name == "ERMPlusPlus" else {})
+
+
 def features(seed: int = 0, channels: int = SHAPE[0]) -> torch.nn.Sequential:
     torch.manual_seed(seed)
     net = torch.nn.Sequential(
@@ -27,7 +32,13 @@ def features(seed: int = 0, channels: int = SHAPE[0]) -> torch.nn.Sequential:
 
 
 def make(
-    name: str, *, domains: int = 3, net: Network | None = None, dtype: torch.dtype = torch.float64, **hparams: Any
+    name: str,
+    *,
+    domains: int = 3,
+    net: Network | None = None,
+    dtype: torch.dtype = torch.float64,
+    trainable: bool = True,
+    **hparams: Any,
 ) -> Algorithm:
     """The algorithm on a small problem, always from the same weights."""
     method = ALGORITHMS[name]
@@ -37,7 +48,7 @@ def make(
     torch.manual_seed(1)
     low, high = torch.zeros(SHAPE[0], 1, 1, dtype=dtype), torch.ones(SHAPE[0], 1, 1, dtype=dtype)
     problem = Problem((50,) * domains, CLASSES, SHAPE, low, high)
-    return method(network, problem, values, torch.Generator().manual_seed(2))
+    return method(network, problem, values, torch.Generator().manual_seed(2), trainable=trainable)
 
 
 def batches(

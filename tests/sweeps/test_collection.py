@@ -21,7 +21,7 @@ from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps import reading
 from domainwise.sweeps.collection import Collection, collect, with_companions
-from domainwise.sweeps.reading import parse_records, read_curve
+from domainwise.sweeps.reading import parse_records, read_records
 from handmade_records import a_run, colours, rows, write_done_run, write_run
 
 
@@ -167,7 +167,8 @@ def test_the_fast_reader_reads_what_the_slow_one_reads(tmp_path: Path, kind: str
         folder = RunFolder(tmp_path, run)
         folder.create()
         folder.append([*found, *([Status(run.id, 20, "done", "")] if luck.random() < 0.5 else [])])
-        (fast, status), (records, expected) = read_curve(folder), folder.read()
+        read, (records, expected) = read_records(run, str(folder.path)), folder.read()
+        fast, status = read.curve, read.status
         slow = Curve.of(run, records)
         assert status == expected and fast.run == slow.run and fast.steps == slow.steps
         assert set(fast.accuracy) == set(slow.accuracy)
@@ -255,7 +256,7 @@ def test_only_a_few_runs_are_named(tmp_path: Path) -> None:
 def test_records_with_checksums_are_read_as_columns(tmp_path: Path) -> None:
     kept = write_run(tmp_path, a_run(), {"scene1 in": [0.1, 0.2, 0.3]})
     sealed = kept.records_file.read_bytes()
-    (plain, _), (checked, status) = (parse_records(data, kept.run) for data in (unseal(sealed), sealed))
+    (plain, _, _), (checked, _, status) = (parse_records(data, kept.run) for data in (unseal(sealed), sealed))
     assert sealed != unseal(sealed) and status.status == "done" and checked.steps == plain.steps == (0, 10, 20)
     np.testing.assert_array_equal(checked.values["accuracy"], plain.values["accuracy"])
     assert parse_records(sealed.replace(b"0.2,", b"0.3,", 1), kept.run) is None

@@ -16,6 +16,7 @@ as they are, so eps = 0 is exactly ERM.
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -198,6 +199,11 @@ class LDAT(Penalised):
         return losses.mean() + self.weight * products.mean(1).square().mean()
 
 
+def log_mean_probability(logits: Sequence[Tensor]) -> Tensor:
+    """log of the mean of softmax(logits), over several [..., classes]: itself logits of that mean."""
+    return torch.stack([one.log_softmax(-1) for one in logits]).logsumexp(0) - math.log(len(logits))
+
+
 class Ensemble(nn.Module):
     """Several networks as one: the logarithm of their mean probability."""
 
@@ -206,8 +212,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
-        log_probabilities = torch.stack([member(x).log_softmax(-1) for member in self.members])
-        return log_probabilities.logsumexp(0) - math.log(len(self.members))
+        return log_mean_probability([member(x) for member in self.members])
 
     def represent(self, x: Tensor) -> Tensor:
         """The concatenated features of all members."""

@@ -65,6 +65,12 @@ class Algorithm(nn.Module):
     """Whether a prediction depends on its batch; evaluation then uses batches of one domain, of the training size."""
     differentiates_twice: ClassVar[bool] = False
     """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
+    moves_features: ClassVar[bool] = False
+    """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
+    replaces_layers: ClassVar[bool] = False
+    """Whether `setup` replaces layers of the network, which then no longer fit together as they were given."""
+    weight_average: ClassVar[str] = ""
+    """The average of weights that belongs to the method (`protocol.averages`); a run may choose another."""
     passes: ClassVar[float] = 1.0
     """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
 
@@ -90,6 +96,7 @@ class Algorithm(nn.Module):
         self.problem, self.noise = problem, noise
         self.hparams: dict[str, Any] = dict(hparams)
         self.phase = "train"
+        self.trainable = trainable
         self.setup()
         self.to(problem.low.device, problem.low.dtype)
         if problem.low.is_cuda:
@@ -97,6 +104,15 @@ class Algorithm(nn.Module):
                 if isinstance(module, nn.Conv2d):  # the layout in which a GPU reads weights and writes gradients
                     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
+
+    @classmethod
+    def check_steps(cls, hparams: HParams, steps: int) -> None:
+        """Raises UserError if a run of so many steps ends before all of the method has begun."""
+
+    @property
+    def first_phase(self) -> int:
+        """The number of steps that prepare the training: averages of weights begin after them."""
+        return 0
 
     def setup(self) -> None:
         """Registers buffers and further modules."""
@@ -107,12 +123,13 @@ class Algorithm(nn.Module):
     def adam(
         self,
         parameters: Iterable[nn.Parameter],
-        lr: str = "lr",
-        weight_decay: str = "weight_decay",
+        lr: str | float = "lr",
+        weight_decay: str | float = "weight_decay",
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> torch.optim.Adam:
-        """Adam with the hyper-parameters of these names."""
-        return adam(list(parameters), self.hparams[lr], betas, self.hparams[weight_decay])
+        """Adam for the parameters that learn, with the hyper-parameters of these names, or these values."""
+        rate, decay = (self.hparams[value] if isinstance(value, str) else value for value in (lr, weight_decay))
+        return adam([parameter for parameter in parameters if parameter.requires_grad], rate, betas, decay)
 
     def schedule(self, step: int, draw: Draw) -> None:
         """Changes before step number `step` (from 0), outside the step; `draw` draws further batches."""

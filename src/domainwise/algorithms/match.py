@@ -17,6 +17,7 @@ class Matching(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
     space = ERM.space | {"gamma": LogUniform(-1, 1, default=1.0), "batch_size": batch_size(minimum=2)}
 
     left: Tensor
@@ -106,6 +107,7 @@ class DANN(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
     conditional = False
     space = ERM.space | {
         "lambda": LogUniform(-2, 2, default=1.0),
@@ -207,6 +209,7 @@ class MTL(ERM):
     needs_domains = 2
     needs_features = True
     batch_dependent = True
+    replaces_layers = True
     space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99, maximum=1.0)}
 
     embeddings: Tensor

@@ -57,7 +57,8 @@ class MLDG(ERM):
     def first_adam_step(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """The parameter after the first step of a new Adam, whose direction is g / (|g| + 1e-8)."""
         decayed = gradient + self.hparams["weight_decay"] * parameter.detach()
-        return (parameter.detach() - self.hparams["lr"] * decayed / (decayed.abs() + 1e-8)).requires_grad_()
+        lr = self.optimizers["network"].param_groups[0]["lr"]  # as scheduled
+        return (parameter.detach() - lr * decayed / (decayed.abs() + 1e-8)).requires_grad_()
 
 
 @algorithm
@@ -73,6 +74,8 @@ class ARM(ERM):
     """
 
     needs_features = True
+    moves_features = True
+    replaces_layers = True
     batch_dependent = True
     passes = 3.0
     space = ERM.space | {

@@ -63,6 +63,7 @@ class SagNet(ERM):
     """
 
     needs_features = True
+    moves_features = True
     passes = 3.0
     space = ERM.space | {"adversarial_weight": LogUniform(-2, 1, default=0.1)}
 

@@ -31,10 +31,11 @@ class ModelAttention:
     attention: Attention
     images: int = 0
     inside: Estimate | None = None
+    average: str = ""
 
     @property
     def method(self) -> Method:
-        return Method.of(self.run)
+        return Method.of(self.run, self.average)
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,14 @@ class AttentionComparison:
 
 
 def restore_all(
-    folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu", save: str = "best"
+    folders: Sequence[Path], data_root: Path | None = None, device: str = "cpu", saves: Sequence[str] = ()
 ) -> list[TrainedRun]:
-    """The models of several folders, with one copy of their data; they must be comparable. `save` as in `restore`."""
+    """The models of several folders, with one copy of their data; they must be comparable.
+
+    `saves` names the weights of each, as in `restore`.
+    """
     models: list[TrainedRun] = []
-    for folder in folders:
+    for folder, save in zip(folders, saves or ["auto"] * len(folders), strict=True):
         run = finished(folder).run
         if models and (run.dataset, run.image_size) != (models[0].run.dataset, models[0].run.image_size):
             other = f"{run}, images of {run.image_size} pixels"
@@ -139,6 +143,7 @@ def model_attention(
         trained.run,
         tuple(layers),
         grad_cam(algorithm, x, layer=layers, predict=predict, method=method, batch_size=batch),
+        average=trained.average,
     )
 
 

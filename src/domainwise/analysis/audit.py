@@ -10,7 +10,7 @@ from torch import Tensor
 
 from domainwise.analysis.predictions import held_out_images, predictions_and_features
 from domainwise.analysis.probe import Probe, probe_domains
-from domainwise.analysis.run_choice import RunFilter
+from domainwise.analysis.run_choice import RunFilter, of_models
 from domainwise.analysis.shortcuts import Use, percent, shortcut
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
@@ -80,10 +80,12 @@ class Audit:
     """Of classes with fewer images, if it is worse still."""
     probe: Probe | None
     use: Use | None
+    average: str = ""
+    """Of averaged weights, their average."""
 
     @property
     def method(self) -> Method:
-        return Method.of(self.run)
+        return Method.of(self.run, self.average)
 
     @property
     def sentences(self) -> list[str]:
@@ -122,7 +124,8 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     probe = probe_domains(features, labels, data.domains) if len(features) == len(data.domains) else None
     use = shortcut(trained, held_out, right, data_root)
     commonest = _most_frequent(torch.cat(predictions), data.classes)
-    return Audit(trained.run, data.classes, tuple(scores), commonest, *_worst(scores, data.classes), probe, use)
+    worst = _worst(scores, data.classes)
+    return Audit(trained.run, data.classes, tuple(scores), commonest, *worst, probe, use, trained.average)
 
 
 def _score(domain: str, seen: bool, predicted: Tensor, truth: Tensor, classes: int) -> DomainAudit:
@@ -176,7 +179,7 @@ def selected_runs(collection: Collection, wanted: RunFilter) -> dict[Run, dict[s
     """{run: {rule: its choice}} of every run that some rule chose for its unseen domain and trial."""
     chosen: dict[Run, dict[str, Selection]] = {}
     for curves in collection.experiments().values():
-        for search, draws in searches(curves).items():
+        for search, draws in searches(of_models(curves)).items():
             named = wanted.dataset is None or is_named(wanted.dataset, draws[0].run.dataset)
             if named and wanted.fits(search):
                 for rule in RULES:

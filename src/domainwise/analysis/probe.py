@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from domainwise.core.seeds import generator, permutation
+from domainwise.engine.logistic import logistic_regression
 
-PENALTY = 1e-2
-"""Weight of |W|^2 / 2 beside the mean cross-entropy, on standardised features."""
 FEWEST = 20
 """Images per domain that a probe needs."""
 
@@ -76,20 +74,3 @@ def equal_classes(labels: Sequence[Tensor], *keys: str | int, most: int | None =
         picks = [shuffled[group[shuffled] == c][:n] for c, n in enumerate(fewest.tolist())]
         balanced.append(torch.cat(picks).sort().values)
     return balanced
-
-
-def logistic_regression(x: Tensor, y: Tensor, classes: int, penalty: float = PENALTY) -> tuple[Tensor, Tensor]:
-    """The minimum of mean cross-entropy + penalty |W|^2 / 2: W [F, classes] and biases [classes]."""
-    weights = x.new_zeros(x.shape[1], classes, requires_grad=True)
-    bias = x.new_zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=200, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(x @ weights + bias, y) + penalty / 2 * weights.square().sum()
-        loss.backward()
-        return loss
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return weights.detach(), bias.detach()

@@ -1,7 +1,7 @@
 """Which trained models to analyse: run folders as given, or of a sweep one per method."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from domainwise.data.find import find_dataset
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Column, Search, searches, select
+from domainwise.protocol.selection import Column, Curve, Search, searches, select
 from domainwise.sweeps.collection import collect
 
 log = logging.getLogger("domainwise")
@@ -52,12 +52,13 @@ def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     collection = collect(folder)
     for note in collection.notes:
         log.warning("%s", note)
-    curves = [curve for curves in collection.experiments().values() for curve in curves]
+    curves = of_models(curve for curves in collection.experiments().values() for curve in curves)
     usable = [curve for curve in curves if has_model(folder / curve.run.id)]
     if not usable:
         raise UserError(f"{folder}: no run there is done and has its model")
     done = {key for key, status in collection.statuses.items() if status.status == "done"}
-    if lost := sorted(curve.run.id for curve in curves if curve.run.id in done and curve not in usable):
+    trained = [curve for curve in curves if not curve.run.combination]  # soups and ensembles keep only records
+    if lost := sorted(curve.run.id for curve in trained if curve.run.id in done and curve not in usable):
         log.warning("%s: %s without a model: %s", folder, counted(len(lost), "run"), ", ".join(lost[:3]))
     dataset = _only(folder, sorted({curve.run.dataset for curve in usable}), wanted.dataset)
     grouped = searches([curve for curve in usable if curve.run.dataset == dataset])
@@ -78,7 +79,14 @@ def best_run_folders(folder: Path, wanted: RunFilter) -> list[Path]:
     complete = {key: runs for key, runs in methods.items() if len(runs) == most}
     runs = complete[min(complete, key=lambda key: (key[0].source, key[0].unseen, key[1]))]
     order = list(ALGORITHMS)
-    return [folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant))]
+    return [
+        folder / run.id for run in sorted(runs, key=lambda run: (order.index(run.algorithm), run.variant, run.average))
+    ]
+
+
+def of_models(curves: Iterable[Curve]) -> list[Curve]:
+    """The curves of the weights that a run's model has by default: averaged ones if it has an average."""
+    return [curve for curve in curves if curve.average == curve.run.average]
 
 
 def has_model(folder: Path) -> bool:

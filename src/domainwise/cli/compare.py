@@ -9,6 +9,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs, training_progress
 from domainwise.cli.sweep import print_estimate
+from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core.errors import UserError
 
 EXAMPLES = (
@@ -34,6 +35,7 @@ def parse_budget(text: str, device: str) -> float | None:
     return float(int(number) * UNITS[unit])
 
 
+@with_training_flags(without=("full_curves", "track"), average="sma")
 def compare(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -45,14 +47,8 @@ def compare(
     trials: Annotated[
         int | None, typer.Option(help="Repetitions with other splits, weights and batches (default: 3).")
     ] = None,
-    hparam: options.FixedHparam = None,
-    steps: options.Steps = None,
-    evaluate_every: options.EvaluateEvery = None,
-    network: options.Network = "auto",
-    image_size: options.ImageSize = None,
-    augmentation: options.Augmentation = None,
-    weights: options.Weights = "",
-    precision: options.Precision = "auto",
+    *,
+    training: TrainingFlags,
     runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
         "runs/compare"
     ),
@@ -70,15 +66,14 @@ def compare(
     dry_run: options.DryRun = False,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    threads: options.Threads = 1,
-    seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
     """Say which method to ship: each domain left out in turn, and which methods are clearly ahead.
 
     A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
     by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
-    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together.
+    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together. Every
+    training also averages its weights; averaged weights are rows of their own.
     """
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
@@ -88,28 +83,13 @@ def compare(
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.launch import launch
     from domainwise.sweeps.plan import plan_sweep
-    from domainwise.sweeps.plan_run import training_options
 
     seconds = parse_budget(budget, device)
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
-    training = training_options(
-        device,
-        data_root,
-        steps=steps,
-        evaluate_every=evaluate_every,
-        network=named,
-        seed=seed,
-        precision=precision,
-        threads=threads,
-        hparams=options.parse_hparams(hparam or []),
-        weights=weights,
-        image_size=image_size,
-        augmentation=augmentation,
-    )
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
     plan = plan_sweep(
         chosen.name,
         options.parse_names(algorithms),
-        training,
+        training.options(device, data_root, named),
         draws=CANDIDATES if hparams is None else hparams,
         trials=TRIALS if trials is None else trials,
         search="candidates",
@@ -117,7 +97,8 @@ def compare(
     settings = Settings(runs, device, data_root, retry=True)
     reduction = ""
     if seconds is not None:
-        given = {"candidates": hparams, "trials": trials, "steps": steps, "network": weights or network != "auto"}
+        network = training.weights or training.network != "auto"
+        given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
         keep = [name for name, value in given.items() if value]
         budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
         plan, reduction = budgeted.plan, budgeted.reduction
@@ -143,7 +124,7 @@ def compare(
     result = comparison(plan, runs)
     best = result.chosen()
     if out is not None:
-        with training_progress(f"{best.algorithm} on all of {chosen.title}", best.steps) as progress:
+        with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
                 plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
             )
@@ -155,7 +136,7 @@ def compare(
     if result.table.test:
         say(result.table.test)
     shown = [f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.hparams.items()]
-    say(f"Best candidate on the domains left out: {best.algorithm}, {counted(best.steps, 'step')}, {', '.join(shown)}")
+    say(f"Best candidate on the domains left out: {best.method}, {counted(best.steps, 'step')}, {', '.join(shown)}")
     if out is not None:
         say(f"Model: {out}, {model.weights} (for predict, evaluate, export, drift).")
-        say(f"{best.algorithm}: {model.unseen}")
+        say(f"{best.method}: {model.unseen}")

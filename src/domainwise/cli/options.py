@@ -9,6 +9,7 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.core.errors import UserError
+from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
@@ -43,7 +44,34 @@ Weights = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option(help="Updates per run (default: the dataset's).")]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Steps between evaluations (default: the dataset's).")]
-FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE.")]
+FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-parameter: NAME=VALUE; repeat for several.")]
+Start = Annotated[
+    str,
+    typer.Option(
+        help="probe: the classifier starts as the best linear one on the features before training.",
+        autocompletion=complete.among(*STARTS),
+    ),
+]
+Freeze = Annotated[
+    str, typer.Option(help="features: only the classifier learns.", autocompletion=complete.among(*FREEZABLE))
+]
+LrSchedule = Annotated[
+    str,
+    typer.Option(
+        help="Learning rates over the steps: constant, cosine or warmup-cosine.",
+        autocompletion=complete.among(*LR_SCHEDULES),
+    ),
+]
+ClipGradient = Annotated[
+    float, typer.Option(help="Largest norm of all gradients together (default: no limit).", show_default=False)
+]
+EarlyStop = Annotated[
+    int,
+    typer.Option(
+        help="Stop after so many evaluations without a better training-domain validation (default: never).",
+        show_default=False,
+    ),
+]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
 FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
 Track = Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")]
@@ -53,8 +81,16 @@ LogTo = Annotated[
 Save = Annotated[
     str,
     typer.Option(
-        help="Weights of the model: best (the step that training-domain validation selects) or last.",
-        autocompletion=complete.among("best", "last"),
+        help="Weights of the model: best (the step that training-domain validation selects), last, averaged, or auto: "
+        "averaged if --average, else best.",
+        autocompletion=complete.among("auto", "best", "last", "averaged"),
+    ),
+]
+Average = Annotated[
+    str,
+    typer.Option(
+        help="Also evaluate averaged weights of the same training: none, ema, sma or swad.",
+        autocompletion=complete.among("none", "ema", "sma", "swad"),
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -3,19 +3,22 @@
 import json
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.progress import TextColumn
 from rich.table import Table
 
-from domainwise.cli import options
+from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
 from domainwise.core.spreadsheet import comma_separated_rows
+
+if TYPE_CHECKING:
+    from domainwise.models.model import Model
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,24 @@ CLASSES_SHOWN = 10
 """More do not fit a terminal; --json has all."""
 
 
+Adapt = Annotated[
+    str | None,
+    typer.Option(
+        help="Adapt to the images, all of one domain: t3a or tent.", autocompletion=complete.among("t3a", "tent")
+    ),
+]
+AdaptKeep = Annotated[int | None, typer.Option(help="t3a: confident images kept per class, -1 for all (default: 100).")]
+AdaptLr = Annotated[float | None, typer.Option(help="tent: step size (default: 0.001).")]
+
+
+def adapted(model: "Model", method: str, keep: int | None, lr: float | None) -> "Model":
+    """The model, adapting to its images; says what that assumes."""
+    given = {"keep": keep, "lr": lr}
+    made = model.adapt(method, **{name: value for name, value in given.items() if value is not None})
+    say(f"warning: {made.assumes}", errors_console)
+    return made
+
+
 def predict(
     model: options.ModelFolder,
     images: options.Images,
@@ -39,6 +60,9 @@ def predict(
         Path | None, typer.Option("--csv", help="Write file, class and all probabilities here instead.")
     ] = None,
     domain: Annotated[str | None, typer.Option(help="The training domain all images come from (MTL uses it).")] = None,
+    adapt: Adapt = None,
+    adapt_keep: AdaptKeep = None,
+    adapt_lr: AdaptLr = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
 ) -> None:
@@ -57,7 +81,9 @@ def predict(
     log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         files.writable_file(csv_file, argument="csv")
-    if loaded.batch_dependent:
+    if adapt is not None:
+        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    elif loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
@@ -100,6 +126,9 @@ def evaluate(
     model: options.ModelFolder,
     data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
     skip_bad: options.SkipBad = False,
+    adapt: Adapt = None,
+    adapt_keep: AdaptKeep = None,
+    adapt_lr: AdaptLr = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -116,14 +145,16 @@ def evaluate(
         raise UserError(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
+    if adapt is not None:
+        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
     environments = find_dataset(data, skip_bad=skip_bad).load(data_root, loaded.preprocessing.shape[-1])
     result = loaded.evaluate(environments)
     if as_json:
-        print_json(result.as_json())
+        print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))
         return
     title = escape(f"Accuracy of {model} on {environments.name}, per cent")
     made = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
-    caption = f"{made}; {loaded.weights}"
+    caption = f"{made}; {loaded.weights}" + (f"; adapted by {adapt}, anew in every domain" if adapt else "")
     table = Table(title=title, caption=escape(caption))
     table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()

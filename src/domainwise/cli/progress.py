@@ -224,15 +224,17 @@ class RunsProgress:
 
     def _update_best(self, run: "Run") -> None:
         from domainwise.protocol.records import RunFolder
-        from domainwise.sweeps.reading import read_curve
+        from domainwise.sweeps.reading import read_curves
         from domainwise.sweeps.status import best_evaluation
 
-        best = best_evaluation(read_curve(RunFolder(self.out, run))[0])
-        if best is None:
-            return
-        self.evaluations[run] = best
-        if self.best is None or best.score > self.best.score:
-            self.best = best
+        for curve in read_curves(RunFolder(self.out, run)):
+            best = best_evaluation(curve)
+            if best is None:
+                continue
+            if not curve.average:
+                self.evaluations[run] = best
+            if self.best is None or best.score > self.best.score:
+                self.best = best
 
     @property
     def line(self) -> str:

@@ -11,6 +11,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs
 from domainwise.cli.status import list_failures, progress_json
+from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ EXAMPLES = (
 )
 
 
+@with_training_flags()
 def sweep(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -40,20 +42,15 @@ def sweep(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
     ] = False,
-    space: Annotated[str, typer.Option(help="Search space: domainbed or paper.")] = "domainbed",
-    hparam: options.FixedHparam = None,
+    space: Annotated[
+        str,
+        typer.Option(help="Search space: domainbed, paper, or soup (mild values, one shared start)."),
+    ] = "domainbed",
     grid: Annotated[
         list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")
     ] = None,
-    track: options.Track = None,
-    steps: options.Steps = None,
-    evaluate_every: options.EvaluateEvery = None,
-    network: options.Network = "auto",
-    image_size: options.ImageSize = None,
-    augmentation: options.Augmentation = None,
-    weights: options.Weights = "",
-    precision: options.Precision = "auto",
-    full_curves: options.FullCurves = False,
+    *,
+    training: TrainingFlags,
     out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
         "runs/sweep"
     ),
@@ -67,39 +64,21 @@ def sweep(
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    threads: options.Threads = 1,
-    seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
     """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.plan import plan_sweep
-    from domainwise.sweeps.plan_run import training_options
 
     cells = grid_cells(grid or [])
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
-    fixed = options.parse_hparams(hparam or [])
-    training = training_options(
-        device,
-        data_root,
-        steps=steps,
-        evaluate_every=evaluate_every,
-        network=named,
-        seed=seed,
-        precision=precision,
-        threads=threads,
-        weights=weights,
-        full_curves=full_curves,
-        image_size=image_size,
-        augmentation=augmentation,
-        track=track or (),
-    )
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
+    planned = training.options(device, data_root, named)
     plans = [
         plan_sweep(
             chosen.name,
             options.parse_names(algorithms),
-            training,
+            planned,
             draws=hparams,
             trials=trials,
             setting=setting,
@@ -107,7 +86,7 @@ def sweep(
             test_domains=options.parse_names(test_domains),
             pairs=pairs,
             variant=", ".join(f"{name} {value}" for name, value in cell.items()),
-            hparams=fixed | cell,
+            hparams={**planned.hparams, **cell},
         )
         for cell in cells
     ]

@@ -106,14 +106,14 @@ def export(
 ) -> None:
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
     from domainwise.core.phrasing import counted
-    from domainwise.sweeps.collection import collect
+    from domainwise.sweeps.collection import collect, distinct
     from domainwise.sweeps.domainbed import export_domainbed
 
     count = export_domainbed(folder, target)
     collection = collect(folder)
     print_notes(collection.notes)
     say(f"{counted(count, 'run')} written to {target}")
-    if left := len(collection.curves) - count:
+    if left := len(distinct(collection.curves)) - count:
         console.print(
             f"{counted(left, 'run')} left out: DomainBed only knows training on all domains but the unseen ones"
         )

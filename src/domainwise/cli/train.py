@@ -8,6 +8,7 @@ import typer
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
+from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core import torchrun
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ EXAMPLES = (
 )
 
 
+@with_training_flags()
 def train(
     dataset: Annotated[
         str | None,
@@ -35,31 +37,21 @@ def train(
         typer.Option(help="Unseen domain, name or number; repeat for several (default: the first; none of --data)."),
     ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain (default: all others).")] = None,
-    hparam: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; repeat for several.")] = None,
-    network: options.Network = "auto",
-    image_size: options.ImageSize = None,
-    augmentation: options.Augmentation = None,
-    weights: options.Weights = "",
-    steps: Annotated[int | None, typer.Option(help="Updates (default: the dataset's).")] = None,
-    evaluate_every: options.EvaluateEvery = None,
+    *,
+    training: TrainingFlags,
     held_out: Annotated[
         float | None,
         typer.Option(help="Fraction of every domain to validate with, not trained on (default: the dataset's)."),
     ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
     trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
-    precision: options.Precision = "auto",
-    full_curves: options.FullCurves = False,
-    track: options.Track = None,
     out: Annotated[
         Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
     ] = Path("runs/train"),
-    save: options.Save = "best",
+    save: options.Save = "auto",
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    threads: options.Threads = 1,
-    seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
     """Train one model with some domains unseen, and evaluate it on them. Continues if it was interrupted."""
@@ -67,29 +59,13 @@ def train(
     from domainwise.data.catalogue import DATASETS
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
-    from domainwise.sweeps.plan_run import plan_run, training_options
+    from domainwise.sweeps.plan_run import plan_run
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, network, weights, data_root)
+    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
-    training = training_options(
-        device,
-        data_root,
-        steps=steps,
-        evaluate_every=evaluate_every,
-        network=named,
-        seed=seed,
-        precision=precision,
-        threads=threads,
-        held_out=held_out,
-        hparams=options.parse_hparams(hparam or []),
-        weights=weights,
-        full_curves=full_curves,
-        image_size=image_size,
-        augmentation=augmentation,
-        track=track or (),
-    )
-    run = plan_run(chosen, algorithm, unseen, training, train_domains=train_domain, draw=draw, trial=trial)
+    planned = training.options(device, data_root, named, held_out=held_out)
+    run = plan_run(chosen, algorithm, unseen, planned, train_domains=train_domain, draw=draw, trial=trial)
     with training_progress(str(run), run.steps) as progress:
         outcome = train_run(
             run, out, device=device, data_root=data_root, log_to=log_to or [], save=save, progress=progress
@@ -111,7 +87,8 @@ def train(
         }
         final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
         used = None if model is None else model.weights
-        print_json(summary | {"folder": str(outcome.folder), "final": final, "selected": selected, "weights": used})
+        found = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
+        print_json(summary | {"folder": str(outcome.folder), **found, "weights": used})
     else:
         console.print(outcome)
         use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "
@@ -121,8 +98,19 @@ def train(
         raise typer.Exit(1)
 
 
-def _scores(outcome: "TrainingResult", step: int) -> list[dict[str, Any]]:
+def _scores(outcome: "TrainingResult", step: int, average: str = "") -> list[dict[str, Any]]:
     """The evaluation after a step, a row per domain and split."""
     return [
-        {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss} for r in outcome.evaluation(step)
+        {"domain": r.domain, "split": r.split, "accuracy": r.accuracy, "loss": r.loss}
+        for r in outcome.evaluation(step, average)
     ]
+
+
+def _averaged(outcome: "TrainingResult") -> dict[str, Any] | None:
+    """The selected evaluation of averaged weights, or the last where none is selected; None without any."""
+    steps = [record.step for record in outcome.records if record.average]
+    if not steps:
+        return None
+    step = steps[-1] if outcome.selected_average is None else outcome.selected_average
+    average = outcome.run.average
+    return {"average": average, "step": step, "scores": _scores(outcome, step, average)}

@@ -1,12 +1,14 @@
 """A run's network and algorithm from their names, for training and for prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.algorithms.adversarial import log_mean_probability
 from domainwise.algorithms.base import Algorithm, Problem
 from domainwise.core.errors import UserError
 from domainwise.data.preprocessing import Preprocessing
@@ -43,9 +45,12 @@ def make_algorithm(
     noise: torch.Generator | None = None,
     weights: str = "",
     data_root: Path | None = None,
+    freeze: str = "",
+    start: Callable[[Network], None] | None = None,
 ) -> Algorithm:
     """An algorithm with a new network, which starts from `weights` (a reference) if there are any.
 
+    `start` may change the network before the algorithm has it; with `freeze` "features" only its classifier learns.
     `sizes` are the numbers of training samples per domain. Steps draw random numbers from `noise`. Without it the
     algorithm only predicts: it has no optimisers, is in eval mode, and leaves the caller's random state unchanged.
     """
@@ -55,6 +60,37 @@ def make_algorithm(
         net = make_network(network, problem, hparams, precision)
         if weights:
             start_from(net.features, weights, data_root)
+        if start is not None:
+            start(net)
+        if freeze:
+            net.freeze_features()
         stream = noise or torch.Generator("cpu" if low.is_meta else low.device)
         made = ALGORITHMS[algorithm](net, problem, hparams, stream, trainable=noise is not None)
     return made if noise else made.eval()
+
+
+class EnsembleAlgorithm(Algorithm):
+    """Trained algorithms as one that only predicts: p(y|x) = mean_m softmax(f_m(x))_y.
+
+    Paper: ensembles of averages, Arpit et al. 2022, https://arxiv.org/abs/2110.10832.
+    """
+
+    def __init__(self, members: Sequence[Algorithm]) -> None:
+        nn.Module.__init__(self)
+        self.members = nn.ModuleList(members)
+        self.problem, self.noise, self.hparams = members[0].problem, members[0].noise, members[0].hparams
+        self.batch_dependent = members[0].batch_dependent  # type: ignore[misc]
+        self.optimizers = {}
+        self.eval()
+
+    def predict(self, x: Tensor, domain: int | None = None) -> Tensor:
+        """The logarithms of the mean probabilities, [N, classes]."""
+        return log_mean_probability([member.predict(x, domain) for member in self._algorithms])
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The features of all members beside each other."""
+        return torch.cat([member.embed(x) for member in self._algorithms], 1)
+
+    @property
+    def _algorithms(self) -> list[Algorithm]:
+        return [member for member in self.members if isinstance(member, Algorithm)]

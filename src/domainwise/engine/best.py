@@ -1,7 +1,7 @@
 """The weights of the best evaluation so far, by training-domain validation."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,10 +14,14 @@ from domainwise.protocol.selection import training_domain_score
 
 
 class BestWeights:
-    """A copy on the device, made outside of captured steps; nothing is written to disk before the training ends."""
+    """A copy on the device, made outside of captured steps; nothing is written to disk before the training ends.
 
-    def __init__(self, run: Run, algorithm: Algorithm) -> None:
+    `copied` copies the weights that were evaluated, by default the algorithm's.
+    """
+
+    def __init__(self, run: Run, algorithm: Algorithm, copied: Callable[[], dict[str, Tensor]] | None = None) -> None:
         self.run, self.algorithm = run, algorithm
+        self.copied = copied or self._copied
         self.step, self.score = -1, float("-inf")
         self.tensors: dict[str, Tensor] = {}
 
@@ -26,7 +30,10 @@ class BestWeights:
         if self._improves(records):
             self.tensors = {}  # frees the memory of the copy before
             with torch.no_grad():
-                self.tensors = {name: value.detach().clone() for name, value in self.algorithm.state_dict().items()}
+                self.tensors = self.copied()
+
+    def _copied(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.algorithm.state_dict().items()}
 
     def _improves(self, records: Iterable[Record]) -> bool:
         rows = list(records)

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 Split = tuple[str, str]
 """(domain, "in" or "out")."""
+Scores = dict[Split, tuple[float, float]]
+"""(accuracy, mean loss) on each split."""
 
 
 def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tensor]:
@@ -55,10 +57,10 @@ class Evaluator:
         self.capture = capture and environments.device.type == "cuda" and not environments.streamed
         self.warm = False
 
-    def launch(self) -> None:
-        """Starts an evaluation in eval mode."""
+    def launch(self) -> Tensor:
+        """Starts an evaluation in eval mode; returns the tensor that will hold its scores."""
         if not self.splits:
-            return
+            return self.scores
         if self.capture and self.warm:
             self.capture, self.graph = False, self._record()
         if self.graph is None:
@@ -66,14 +68,14 @@ class Evaluator:
         else:
             self.graph.replay()
         self.warm = True
+        return self.scores.clone()
 
-    def results(self) -> dict[Split, tuple[float, float]]:
-        """(accuracy, mean loss) on each split by the last evaluation; empty if nothing was held out."""
-        return dict(zip(self.splits, map(tuple, self.scores.tolist()), strict=True))
+    def results(self, scores: Tensor) -> Scores:
+        """(accuracy, mean loss) on each split by an evaluation that was launched; empty if nothing was held out."""
+        return dict(zip(self.splits, map(tuple, scores.tolist()), strict=True))
 
-    def __call__(self) -> dict[Split, tuple[float, float]]:
-        self.launch()
-        return self.results()
+    def __call__(self) -> Scores:
+        return self.results(self.launch())
 
     def _measure(self) -> None:
         self.scores.copy_(self.measure())
@@ -90,7 +92,7 @@ class Evaluator:
 
 def evaluate(
     algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
-) -> dict[Split, tuple[float, float]]:
+) -> Scores:
     """(accuracy, mean loss) on each split, in eval mode, once."""
     return Evaluator(algorithm, environments, splits, train_domains)()
 

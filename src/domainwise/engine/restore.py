@@ -14,17 +14,23 @@ from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
+from domainwise.protocol.selection import Method
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run: its data, and its algorithm in eval mode; `weights` says of which step."""
+    """A finished run: its data, and its algorithm in eval mode; `weights` says which, `average` of which average."""
 
     run: Run
     environments: Environments
     algorithm: Algorithm
     folder: Path
     weights: str = ""
+    average: str = ""
+
+    @property
+    def method(self) -> Method:
+        return Method.of(self.run, self.average)
 
     def domain_number(self, domain: str) -> int | None:
         """The domain as `Algorithm.predict` takes it: the number of a training domain, None for an unseen one."""
@@ -37,12 +43,11 @@ def restore(
     data_root: Path | None = None,
     environments: Environments | None = None,
     device: str = "cpu",
-    save: str = "best",
+    save: str = "auto",
 ) -> TrainedRun:
     """The trained run in `path` (OUT/<run id>), without optimiser and batches; it must have finished successfully.
 
-    With `save` "best" it has the weights that training-domain validation selects, where the run has kept them; with
-    "last" those of the last step.
+    `save` names its weights (see `protocol.saved_weights`): "best", "last", "averaged", or "auto".
     """
     folder = finished(Path(path))
     run = folder.run
@@ -59,12 +64,17 @@ def restore(
         raise UserError(
             f"the model in {folder.path} does not fit its run ({reason}): delete {folder.path}, and train it again"
         ) from None
-    return TrainedRun(run, data, algorithm, folder.path, str(weights))
+    return TrainedRun(run, data, algorithm, folder.path, str(weights), weights.average)
 
 
 def finished(path: Path) -> RunFolder:
     """The folder of a run that finished successfully; any other is a UserError."""
     folder = RunFolder.at(path)
+    if folder.run.combination:
+        raise UserError(
+            f"{path} holds the records of {folder.run}, not its weights: soup and ensemble write its model where they "
+            "are told to, and its runs have theirs"
+        )
     status = folder.status()
     if status is None:
         raise UserError(f"{path}: {folder.run} has not ended: the command that started it continues it")

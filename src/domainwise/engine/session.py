@@ -1,19 +1,29 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
 import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from domainwise.algorithms.base import Algorithm
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
 from domainwise.data.augment import preparation
-from domainwise.data.batches import batches_of
+from domainwise.data.batches import Batches, batches_of
 from domainwise.data.environments import Environments
 from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.averaging import WeightAverage
+from domainwise.engine.batch_norm import BATCHES
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.ranks import Ranks
+from domainwise.engine.optimisation import LearningRates, clip_gradients
+from domainwise.engine.probe_start import fit_classifier
+from domainwise.engine.swad import SwadAverage
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.runs import Run
 
@@ -23,7 +33,9 @@ class Session:
 
     Initial weights, batches, augmentation and noise are separate streams that depend on the dataset, the domains, draw,
     trial and seed, not on the algorithm: two algorithms of one trial start from the same weights and see the same
-    batches, so their results are paired. `execution` defines how steps run; by default the fastest way on the device.
+    batches, so their results are paired. With the run's `shared_start` all draws have the initial weights of draw 0.
+    `execution` defines how steps run; by default the fastest way on the device.
+    A session that is `resumed` will load a state: it does not compute the weights that a training starts from.
     """
 
     def __init__(
@@ -34,13 +46,14 @@ class Session:
         data_root: Path | None = None,
         *,
         execution: Execution | None = None,
+        resumed: bool = False,
     ) -> None:
         self.run, self.device = run, device
-        domains = (*run.train_domains, "unseen", *run.test_domains)
-        keys: tuple[str | int, ...] = (title(run.dataset), *domains, run.draw, run.trial, run.seed)
+        keys, start = stream_keys(run), stream_keys(replace(run, draw=0) if run.shared_start else run)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
         self.environments = environments.standardised(torch.cat(rows)).to(device)
-        torch.manual_seed(seeds.seed("weights", *keys))
+        probed = run.start == "probe" and not resumed
+        torch.manual_seed(seeds.seed("weights", *start))
         self.algorithm = make_algorithm(
             run.algorithm,
             run.network,
@@ -51,19 +64,25 @@ class Session:
             noise=seeds.generator("noise", *keys, device=device),
             weights=run.weights,
             data_root=data_root,
+            freeze=run.freeze,
+            start=partial(fit_classifier, environments=self.environments, rows=rows) if probed else None,
         )
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
         self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
+        self.rates = LearningRates(self.algorithm, run)
+        if run.clip_gradient:
+            clip_gradients(self.algorithm, run.clip_gradient)
         self.loss_sum = torch.zeros((), device=device)
         self.loss_steps = 0
         self.next_step = 0
+        self.average = _weight_average(run, self.algorithm, self.environments, rows, keys) if run.average else None
         self.execution = execution or Execution.choose(Ranks(device), run.steps)
         self.execution.check(self.algorithm, run.network)
         self.captured = self.execution.captured_step(
             self.algorithm,
-            tensors=[self.loss_sum],
+            tensors=[self.loss_sum, *([] if self.average is None else [self.average.mean])],
             generators=[self.augmentation] if self.environments.streamed else [stream, self.augmentation],
             settle=self.batches.settle,
             prepare=prepare,
@@ -71,7 +90,10 @@ class Session:
 
     def step(self) -> None:
         """Draws a batch and makes one update. Never waits for the device."""
+        self.rates.set(self.next_step)
         self.algorithm.schedule(self.next_step, self.batches.draw)
+        if self.average is not None:
+            self.average.schedule(self.next_step)
         self.batches.advance()
         if self.captured is None:
             self.update()
@@ -82,6 +104,8 @@ class Session:
 
     def update(self) -> None:
         self.loss_sum += self.algorithm.step(*self.batches.current())
+        if self.average is not None:
+            self.average.update()
 
     def take_training_loss(self) -> float:
         """The mean loss of the steps since the last call; NaN or infinite if one of them was."""
@@ -102,7 +126,7 @@ class Session:
             "augmentation": self.augmentation.get_state(),
             "torch": torch.get_rng_state(),
             "cuda": cuda,
-        }
+        } | ({} if self.average is None else {"average": self.average.state()})
 
     def load_state(self, state: dict[str, Any]) -> None:
         saved_on = "cpu" if state["cuda"] is None else "cuda"
@@ -113,6 +137,8 @@ class Session:
         self.next_step, self.loss_steps = (operator.index(state[name]) for name in ("next_step", "loss_steps"))
         self.loss_sum.copy_(state["loss_sum"])
         self.algorithm.load_state(state["algorithm"])
+        if self.average is not None:
+            self.average.load_state(state["average"])
         self.batches.load_state(state["batches"])
         self.augmentation.set_state(state["augmentation"])
         torch.set_rng_state(state["torch"])
@@ -120,3 +146,34 @@ class Session:
             torch.cuda.set_rng_state(state["cuda"], self.device)
         if self.captured is not None:
             self.captured.discard_graphs()
+
+
+def stream_keys(run: Run) -> tuple[str | int, ...]:
+    """What all random streams of a run depend on."""
+    domains = (*run.train_domains, "unseen", *run.test_domains)
+    return (title(run.dataset), *domains, run.draw, run.trial, run.seed)
+
+
+def _weight_average(
+    run: Run,
+    algorithm: Algorithm,
+    environments: Environments,
+    rows: Sequence[Tensor],
+    keys: Sequence[str | int],
+) -> WeightAverage:
+    kind = SwadAverage if run.average == "swad" else WeightAverage
+    batches = partial(fresh_batches, run, environments, rows, int(algorithm.hparams["batch_size"]), keys)
+    return kind(run, algorithm, batches)
+
+
+def fresh_batches(
+    run: Run, environments: Environments, rows: Sequence[Tensor], batch_size: int, keys: Sequence[str | int]
+) -> Iterator[Tensor]:
+    """Inputs of a few training batches, the same at every call; the streams of the training stay as they are."""
+    device = environments.device
+    stream = seeds.generator("statistics", *keys, device=device)
+    augmentation = seeds.generator("statistics", "augmentation", *keys, device=device)
+    batches = Batches(environments, rows, batch_size, stream)
+    prepare = preparation(run.augmentation, environments, augmentation) or environments.normalise
+    for _ in range(BATCHES):
+        yield prepare(batches.next()[0])

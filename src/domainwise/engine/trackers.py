@@ -22,7 +22,10 @@ class Tracker(Protocol):
     """Receives the evaluations of one run."""
 
     def record(self, step: int, values: dict[str, float]) -> None:
-        """The evaluation after a step: "accuracy/<domain>/<split>", "loss/<domain>/<split>" and "loss/training"."""
+        """The evaluation after a step: "accuracy/<domain>/<split>", "loss/<domain>/<split>" and "loss/training".
+
+        Those of averaged weights begin with "sma-accuracy" and "sma-loss".
+        """
 
     def end(self, status: Status | None) -> None:
         """The run ended with this status; None if it was stopped and can be continued."""
@@ -128,8 +131,9 @@ class Trackers:
     def record(self, step: int, records: Sequence[Record]) -> None:
         values = {}
         for record in records:
-            values[f"accuracy/{record.domain}/{record.split}"] = record.accuracy
-            values[f"loss/{record.domain}/{record.split}"] = record.loss
+            weights = f"{record.average}-" if record.average else ""
+            values[f"{weights}accuracy/{record.domain}/{record.split}"] = record.accuracy
+            values[f"{weights}loss/{record.domain}/{record.split}"] = record.loss
             if record.training_loss is not None:
                 values["loss/training"] = record.training_loss
         self._each(lambda tracker: tracker.record(step, values))

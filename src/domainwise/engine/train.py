@@ -16,14 +16,14 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core import files, torchrun
 from domainwise.core.errors import STORAGE, StorageError, UserError
 from domainwise.core.locks import RunLocked
+from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_precision, pick_device
-from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
+from domainwise.engine.due_evaluations import DueEvaluations
 from domainwise.engine.execution import Execution
-from domainwise.engine.execution.capture import changing_tensors
 from domainwise.engine.execution.isolation import RunContext, isolated
 from domainwise.engine.execution.ranks import Ranks, SharedRunFolder, join_ranks
 from domainwise.engine.interrupt import Interruption
@@ -52,24 +52,37 @@ class TrainingResult(Tabular):
 
     @property
     def last_evaluation(self) -> list[Record]:
+        """Of the weights of the last step."""
         return self.evaluation(self.records[-1].step) if self.records else []
 
     @cached_property
     def selected_step(self) -> int | None:
-        curve = Curve.of(self.run, self.records)
+        return self._selected("")
+
+    @cached_property
+    def selected_average(self) -> int | None:
+        """The same for the averaged weights; None if the run has no average, too."""
+        return self._selected(self.run.average) if self.run.average else None
+
+    def _selected(self, average: str) -> int | None:
+        curve = Curve.of(self.run, self.records, average)
         scores = training_domain(curve, "") if curve.steps else None
         return None if scores is None else curve.steps[int(scores.argmax())]
 
-    def evaluation(self, step: int) -> list[Record]:
-        """The records of the evaluation after a step."""
-        return [record for record in self.records if record.step == step]
+    def evaluation(self, step: int, average: str = "") -> list[Record]:
+        """The records of the evaluation after a step, of its weights or of the averaged ones."""
+        return [record for record in self.records if record.step == step and (record.average or "") == average]
 
     def as_table(self) -> Table:
-        """The selected and the last evaluation, unseen domains marked."""
+        """The selected and the last evaluation, and that of averaged weights; unseen domains are marked."""
         selected = [] if self.selected_step is None else self.evaluation(self.selected_step)
         shown = {name: rows for name, rows in (("selected", selected), ("last", self.last_evaluation)) if rows}
         if selected == self.last_evaluation and selected:
             shown = {"selected and last": selected}
+        if self.run.average and self.records:
+            step = self.records[-1].step if self.selected_average is None else self.selected_average
+            shown[self.run.average.upper()] = self.evaluation(step, self.run.average)
+            shown = {name: rows for name, rows in shown.items() if rows}
         rows = []
         for records in zip(*shown.values(), strict=True):
             domain, split = records[0].domain, records[0].split
@@ -81,7 +94,8 @@ class TrainingResult(Tabular):
             how = f"step {self.selected_step} is selected by training-domain validation"
         steps = [f"{name}: step {records[0].step}" for name, records in shown.items()]
         headings = ("domain", "split", *(text for step in steps for text in (step, "loss")))
-        caption = f"{self.status.status} after step {self.status.step}; {how}"
+        early = f" ({self.status.reason})" if self.status.status == "done" and self.status.reason else ""
+        caption = f"{self.status.status} after step {self.status.step}{early}; {how}"
         return Table(headings, rows, str(self.run), caption, labels=2)
 
     def to_records(self) -> list[dict[str, Any]]:
@@ -114,22 +128,23 @@ def train(
     retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     log_to: Sequence[str] = (),
-    save: str = "best",
+    save: str = "auto",
     checkpoint_seconds: float = 30.0,
 ) -> TrainingResult:
     """Trains a run, or continues it from its checkpoint; returns the earlier result if it has ended.
 
     With `retry`, a run that failed is trained again, and one whose records are damaged starts from the beginning.
     `log_to` names trackers that also receive its records: tensorboard, wandb, mlflow. The algorithm of the result has
-    the weights that `save` names (see `protocol.saved_weights`): "best" or "last".
+    the weights that `save` names (see `protocol.saved_weights`): "best", "last", "averaged", or "auto": averaged where
+    the run has an average, else best.
 
-    Writes run.json, records.jsonl, model.safetensors (the last step) and best.safetensors (the step that
-    training-domain validation selects) to `out/<run id>/`. Ctrl-C, SIGTERM or a closed terminal save a checkpoint and
-    raise Interrupted; a crash loses at most `checkpoint_seconds` of work.
+    Writes run.json, records.jsonl, model.safetensors (the last step), best.safetensors (the step that training-domain
+    validation selects) and, with an average, averaged.safetensors to `out/<run id>/`. Ctrl-C, SIGTERM or a closed
+    terminal save a checkpoint and raise Interrupted; a crash loses at most `checkpoint_seconds` of work.
 
     Processes started by torchrun train this one model together (see `engine.execution.data_parallel`).
     """
-    check_save(save)
+    check_save(save, run.average)
     steps = training(
         run,
         out,
@@ -148,8 +163,8 @@ def train(
             except StopIteration as end:
                 result: TrainingResult = end.value
                 break
-    if save == "best" and result.algorithm is not None and result.status.status == "done" and not torchrun.rank():
-        result.algorithm.load_state_dict(saved_weights(RunFolder(result.folder.parent, run)).tensors)
+    if save != "last" and result.algorithm is not None and result.status.status == "done" and not torchrun.rank():
+        result.algorithm.load_state_dict(saved_weights(RunFolder(result.folder.parent, run), save).tensors)
     return result
 
 
@@ -166,6 +181,8 @@ def training(
     checkpoint_seconds: float = 30.0,
 ) -> Training:
     """`train`, one step at a time: trainings interleaved in one process give the same results as alone."""
+    if run.combination:
+        raise UserError(f"{run} is made of {len(run.members)} runs, not trained: train those, and combine them again")
     chosen = pick_device(device)
     check_precision(run.precision, chosen)
     trackers.check(log_to)
@@ -180,8 +197,8 @@ def training(
     execution = Execution.choose(ranks, run.steps)
     available = torch.get_num_threads()  # outside of the run's context: one in a worker of a sweep
 
-    def start() -> Session:
-        session = Session(run, data, ranks.device, data_root, execution=execution)
+    def start(resumed: bool) -> Session:
+        session = Session(run, data, ranks.device, data_root, execution=execution, resumed=resumed)
         parameters = sum(parameter.numel() for parameter in session.algorithm.parameters())
         if session.device.type == "cpu" and available > run.threads and parameters >= LARGE:
             _mention_threads(run.threads, available)
@@ -217,7 +234,7 @@ def _mention_threads(threads: int, available: int) -> None:
 
 def _training(
     folder: SharedRunFolder,
-    start: Callable[[], Session],
+    start: Callable[[bool], Session],
     interruption: Interruption,
     retry: bool,
     log_to: Sequence[str],
@@ -229,9 +246,9 @@ def _training(
         if status is not None and not (retry and status.status == "failed"):
             folder.release_locks()
             return TrainingResult(run, records, status, folder.path, None)
-        with ranks.all_succeed():
-            session = start()
         checkpoint = folder.load_checkpoint()
+        with ranks.all_succeed():
+            session = start(checkpoint is not None)
         if checkpoint is not None:
             with _checkpoint_fits(folder.path):
                 session.load_state(checkpoint)
@@ -260,22 +277,21 @@ def _steps(
     session: Session, recorder: Recorder, ranks: Ranks, interruption: Interruption
 ) -> Generator[int, None, Status]:
     """The training loop: draw and step, evaluate and record, checkpoint, stop."""
-    run, data = session.run, session.environments
-    evaluator = Evaluator(
-        session.algorithm, data, splits_to_evaluate(run, data), run.train_domains, capture=session.execution.captures
-    )
+    run, evaluations = session.run, DueEvaluations(session, ranks)
     for step in range(session.next_step, run.steps):
         session.step()
-        evaluated = run.evaluated_at(step)
-        if evaluated:
-            ranks.broadcast(changing_tensors(session.algorithm))
-            evaluator.launch()
+        evaluations.launch(step)
         yield step
-        if evaluated:
-            seconds, scores, training_loss = recorder.seconds, evaluator.results(), session.take_training_loss()
-            if ranks.any(not all(map(math.isfinite, (training_loss, *(loss for _, loss in scores.values()))))):
+        scores = evaluations.results(step)
+        if scores is not None:
+            seconds, training_loss = recorder.seconds, session.take_training_loss()
+            if ranks.any(not (math.isfinite(training_loss) and scores.finite)):
                 return Status(run.id, step, "diverged", f"the loss was not finite by step {step}")
             recorder.record(step, scores, seconds, training_loss)
+            stale = ranks.is_rank_zero and 0 < run.early_stop <= recorder.evaluations_since_best
+            if ranks.any(stale) and step < run.steps - 1:
+                reason = f"stopped early: {counted(run.early_stop, 'evaluation')} without a better validation"
+                return Status(run.id, step, "done", reason)
         stopping = ranks.any(interruption.requested)
         if stopping or recorder.checkpoint_due():
             recorder.save_checkpoint()

@@ -1,15 +1,13 @@
 """Adam over one flat tensor: torch's own kernel gives a small network's few tensors too few processors."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from domainwise.kernels.flat import FlatLayout
 from domainwise.kernels.registry import accelerates, on_gpu, operation
-
-ALIGNED = 64
-"""Numbers: where a parameter may begin, so that those who read it may read several at once."""
 
 
 @operation("adam")
@@ -38,35 +36,17 @@ class FlatAdam(torch.optim.Adam):
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True, capturable=True)
         self.parameters: list[nn.Parameter] = self.param_groups[0]["params"]
-        self.orders = [_memory_order(parameter) for parameter in self.parameters]
-        self.gaps = [self.parameters[0].new_zeros(-parameter.numel() % ALIGNED) for parameter in self.parameters]
-        self.flat = self._joined(parameter.detach() for parameter in self.parameters)
+        self.layout = FlatLayout(self.parameters)
+        self.flat = self.layout.joined(parameter.detach() for parameter in self.parameters)
         self.moments = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.count = self.flat.new_zeros(())
-        for parameter, view in zip(self.parameters, self._views(self.flat), strict=True):
+        for parameter, view in zip(self.parameters, self.layout.views(self.flat), strict=True):
             parameter.data = view
         self._use_flat_state()
 
-    def _joined(self, tensors: Iterable[Tensor]) -> Tensor:
-        """Tensors like the parameters, as one, each in the order in which its parameter lies in memory."""
-        triples = zip(tensors, self.orders, self.gaps, strict=True)
-        return torch.cat(
-            [piece for tensor, order, gap in triples for piece in (tensor.permute(order).reshape(-1), gap)]
-        )
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        """One tensor as tensors like the parameters, also in memory."""
-        pieces = zip(self.parameters, self.gaps, strict=True)
-        chunks = flat.split([size for parameter, gap in pieces for size in (parameter.numel(), gap.numel())])
-        views = []
-        for chunk, parameter, order in zip(chunks[::2], self.parameters, self.orders, strict=True):
-            inverse = sorted(range(len(order)), key=order.__getitem__)
-            views.append(chunk.view(parameter.permute(order).shape).permute(inverse))
-        return views
-
     def _use_flat_state(self) -> None:
         """Every parameter's state as views of the flat one, with the values it has."""
-        firsts, seconds = map(self._views, self.moments)
+        firsts, seconds = map(self.layout.views, self.moments)
         for parameter, first, second in zip(self.parameters, firsts, seconds, strict=True):
             state = {"step": self.count, "exp_avg": first, "exp_avg_sq": second}
             for name, value in self.state[parameter].items():
@@ -86,10 +66,4 @@ class FlatAdam(torch.optim.Adam):
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         self.count += 1
         settings = (group["lr"], group["betas"], group["eps"], group["weight_decay"])
-        adam_triton.update(self.flat, self._joined(gradients), self.moments, self.count, *settings)
-
-
-def _memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """Its dimensions as they lie in memory."""
-    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    return (0, 2, 3, 1) if last else tuple(range(tensor.ndim))
+        adam_triton.update(self.flat, self.layout.joined(gradients), self.moments, self.count, *settings)

@@ -36,6 +36,7 @@ class Card:
     domains: Mapping[str, Positive]  # training samples of each training domain
     training: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    members: tuple[HParams, ...] = ()  # the hyper-parameters of each model of an ensemble; empty for a single model
 
     @property
     def preprocessing(self) -> "Preprocessing":
@@ -49,6 +50,8 @@ class Card:
     def write(self, digests: Mapping[str, str]) -> bytes:
         """As JSON, with the digests of the other files and a checksum."""
         content = {"format": FORMAT, **asdict(self), "files": dict(digests)}
+        if not self.members:
+            del content["members"]  # which earlier versions do not know
         return json.dumps({**content, "checksum": checksum(content)}, indent=1).encode()
 
     @classmethod

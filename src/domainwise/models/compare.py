@@ -3,6 +3,9 @@
 Every method is trained with each domain left out in turn. Candidate and step are selected by training-domain
 validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken
 over pairs of runs that share domain, trial and splits, and tested as in every table (protocol/statistics.py).
+
+Every training also averages its weights, by default with SMA, which costs next to nothing: the averaged weights are a
+method of their own in the table, and one more comparison each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +27,8 @@ from domainwise.sweeps.plan_run import training_options
 from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"
+AVERAGE = "sma"
+"""What a comparison averages weights by, unless another is named."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +72,7 @@ class Comparison(Tabular):
 
     def chosen(self) -> Candidate:
         """The winner with the hyper-parameters and steps that did best on the domains left out."""
-        return next(candidate for candidate in self.tuning.tried if candidate.algorithm == self.winner)
+        return next(candidate for candidate in self.tuning.tried if str(candidate.method) == self.winner)
 
     def as_json(self) -> dict[str, Any]:
         chosen = self.chosen()
@@ -100,7 +105,9 @@ def compare(
     """Trains every method with each domain left out in turn, and says which one to ship.
 
     The search is that of `tune`, whose arguments these are. `out` is the folder of the runs; the same call continues.
+    Every training also averages its weights (`average`, by default "sma"; "none" turns it off).
     """
+    options.setdefault("average", AVERAGE)
     training = training_options(device, data_root, **options)
     with records_folder(out) as folder:
         plan = plan_candidates(environments, algorithms, training, candidates, trials, test_domains, folder)
@@ -112,10 +119,11 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     """From the records of a search."""
     tuning = choose(plan, out)
     runs = plan.runs()
-    scores = {str(method): by_column for method, by_column in selected(finished_curves(runs, out), RULE).items()}
-    finished = {candidate.algorithm for candidate in tuning.tried}
-    methods = [name for name in plan.algorithms if name in finished and name in scores]
-    baseline = "ERM" if "ERM" in methods else methods[0]
-    table = AccuracyTable.of(plan.dataset, RULE, {Method(name): scores[name] for name in methods}, methods, baseline)
+    scores = selected(finished_curves(runs, out), RULE)
+    finished = {candidate.method for candidate in tuning.tried}
+    methods = {method: scores[method] for method in scores if method in finished}
+    names = [name for name in plan.algorithms if Method(name) in methods]
+    baseline = "ERM" if "ERM" in names else names[0]
+    table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     return Comparison(replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"), tuning)

@@ -22,8 +22,9 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `fit` takes `domains`, the domain of every sample; by default all samples are of one domain. Further keyword
     arguments are the algorithm's hyper-parameters (`eps`, `lr`, `batch_size`, ...). A grid search may vary them, and
     the algorithm together with them.
-    `held_out` is the fraction of every domain that is not trained on but used as the reference for drift. The fitted
-    `model_` is a `Model`: it can be saved, exported and checked for drift.
+    `held_out` is the fraction of every domain that is not trained on but used as the reference for drift. With an
+    `average` ("ema", "sma" or "swad") the model has averaged weights. The fitted `model_` is a `Model`: it can be
+    saved, exported and checked for drift.
     """
 
     classes_: npt.NDArray[Any]
@@ -36,6 +37,7 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         steps: int = 300,
         network: str | None = None,
         held_out: float = 0.0,
+        average: str = "none",
         precision: str = "auto",
         device: str = "auto",
         random_state: Any = 0,
@@ -45,6 +47,7 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.steps = steps
         self.network = network
         self.held_out = held_out
+        self.average = average
         self.precision = precision
         self.device = device
         self.random_state = random_state
@@ -92,6 +95,7 @@ class DomainGeneralizer(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             network=self.network,
             hparams={name: _plain(value) for name, value in self._hparams.items()},
             held_out=self.held_out,
+            average=self.average,
             precision=self.precision,
             device=self.device,
             seed=_seed(self.random_state),

@@ -2,12 +2,14 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import torchrun
@@ -22,8 +24,10 @@ from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
+from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
@@ -38,21 +42,24 @@ def fit(
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
-    save: str = "best",
+    save: str = "auto",
     progress: Callable[[int], None] = lambda _: None,
     **options: Unpack[TrainingKeywords],
 ) -> Model:
     """Trains on every domain but the test domains (by default on all), and returns the model of the best step.
 
+    With an `average` ("ema", "sma", "swad") it is the model of the averaged weights, `save` "auto"; see
+    `protocol.saved_weights` for others.
+
     The data may be Environments, a folder DIR/<domain>/<class>/*.jpg, or the name of a dataset. A fraction of every
     domain (`held_out`, by default a fifth) is not trained on: it serves to record the accuracy, to select the best step
     (training-domain validation) and to measure drift; with 0 every sample is trained on, none of these is possible, and
-    the model is that of the last step. With `save` "last" it always is.
+    the model is that of the last step.
 
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation.
+    image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
@@ -75,14 +82,33 @@ def fit(
 
 
 def trained_model(
-    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "best"
+    outcome: TrainingResult, environments: Environments, device: str = "auto", save: str = "auto"
 ) -> Model:
-    """The model of a finished training, of its best or its last step (see `protocol.saved_weights`)."""
+    """The model of a finished training, with the weights that `save` names (see `protocol.saved_weights`)."""
     run, status = outcome.run, outcome.status
     if status.status != "done":
         advice = "; try a smaller lr" if status.status == "diverged" else ""
         raise UserError(f"{run} {status.status} at step {status.step}: {status.reason}{advice}")
     weights = saved_weights(RunFolder(outcome.folder.parent, run), save)
+    seconds = outcome.records[-1].seconds if outcome.records else 0.0
+    facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
+    rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
+    summary = training_summary(run, evaluation, seconds, rule) | facts
+    return make_model(run, environments, weights.tensors, summary, device)
+
+
+def make_model(
+    run: Run,
+    environments: Environments,
+    tensors: Mapping[str, Tensor],
+    training: Mapping[str, Any],
+    device: str = "auto",
+    members: tuple[HParams, ...] = (),
+) -> Model:
+    """A model of weights trained as the run says: with its card, reference features and fingerprints of its samples.
+
+    `members` are the hyper-parameters of each model of an ensemble.
+    """
     splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
     reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
     card = Card(
@@ -94,10 +120,11 @@ def trained_model(
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        _summary(outcome, weights),
+        training,
         versions(),
+        members,
     )
-    model = Model(card, weights.tensors, device=device)
+    model = Model(card, tensors, device=device)
     trained_on = [fingerprints(environments.images[split["in"]]) for split in splits.values()]
     model.trained_on = torch.cat(trained_on).unique()
     held_out = {domain: split["out"][:REFERENCE] for domain, split in splits.items() if len(split["out"])}
@@ -106,23 +133,26 @@ def trained_model(
     return model
 
 
-def _summary(outcome: TrainingResult, weights: SavedWeights) -> dict[str, Any]:
+def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rule: str) -> dict[str, Any]:
     """The training of a model and the accuracies with its weights, in plain JSON values."""
+    records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
-    for record in outcome.evaluation(weights.step):
+    for record in records:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
-    seconds = outcome.records[-1].seconds if outcome.records else 0.0
-    rule = RULE if weights.selected else LAST
-    groups = ALGORITHMS[outcome.run.algorithm].batch_dependent
+    groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
-        "run": json.loads(json.dumps(outcome.run.describe())),
-        "id": outcome.run.id,
-        "weights": {"step": weights.step, "selected": weights.selected},
+        "run": json.loads(json.dumps(run.describe())),
+        "id": run.id,
         "accuracy": accuracy,
-        "unseen": estimate_of_run(outcome.evaluation(weights.step), outcome.run, rule),
+        "unseen": estimate_of_run(records, run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }
+
+
+def _averaged(weights: SavedWeights) -> dict[str, Any]:
+    """What averaged weights are the average of."""
+    return {} if weights.averaged is None else {"averaged": asdict(weights.averaged)}
 
 
 @contextmanager

@@ -18,17 +18,19 @@ from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
 from domainwise.data.preprocessing import Preprocessing
-from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.fingerprints import fingerprints
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
-from domainwise.protocol.saved_weights import describe_step
+from domainwise.protocol.averages import AveragedSteps
+from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
+    from domainwise.models.adapt import AdaptedModel
     from domainwise.models.drift import Drift
 
 BATCH = 128
@@ -59,7 +61,7 @@ class Model:
         self.trained_on = trained_on  # fingerprints of all training samples; None where a model keeps none
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
-        self.algorithm = _algorithm(card, self.preprocessing)
+        self.algorithm = build_algorithm(card, self.preprocessing)
         self.algorithm.load_state_dict(dict(weights))
 
     @property
@@ -73,11 +75,15 @@ class Model:
 
     @property
     def weights(self) -> str:
-        """Of which step the weights are, in words."""
+        """Of which step or steps the weights are, or what they are made of, in words."""
         saved, run = self.card.training.get("weights"), self.card.training.get("run")
+        if made := self.card.training.get("made_of"):
+            return str(made["words"])
         if saved is not None:
             chosen = self.card.training.get("steps_chosen_by")
-            return describe_step(saved["step"], saved["selected"]) + (f"; {chosen}" if chosen else "")
+            averaged = saved.get("averaged")
+            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
+            return which + (f"; {chosen}" if chosen else "")
         return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
 
     @property
@@ -168,6 +174,15 @@ class Model:
 
         return drift(self, as_inputs(images, self.preprocessing), seed=seed)
 
+    def adapt(self, method: str, **settings: Any) -> "AdaptedModel":
+        """A copy that adapts to the inputs it predicts, without labels: "t3a" (with `keep`) or "tent" (with `lr`).
+
+        All inputs must come from one domain, and predictions depend on their order; see `domainwise.models.adapt`.
+        """
+        from domainwise.models.adapt import AdaptedModel
+
+        return AdaptedModel(self, method, **settings)
+
     def save(self, folder: Path | str) -> Path:
         """Writes a folder: weights, model.json, and the reference features that drift is measured against."""
         from domainwise.models.folder import save
@@ -202,15 +217,21 @@ class Model:
         return f"<Model {made}, trained on {counted(len(self.domains), 'domain')}>"
 
 
-def _algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
-    return make_algorithm(card.algorithm, card.network, _hparams(card), preprocessing, tuple(card.domains.values()))
+def build_algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
+    """What the card describes, for prediction, with fresh weights."""
+    sizes = tuple(card.domains.values())
+    made = [
+        make_algorithm(card.algorithm, card.network, _checked(card, hparams), preprocessing, sizes)
+        for hparams in card.members or (card.hparams,)
+    ]
+    return EnsembleAlgorithm(made) if card.members else made[0]
 
 
 def check_sizes(card: Card, weights: StateDict) -> None:
     """Raises UserError if the weights do not fit the card, before any memory is allocated for what the card says."""
     try:
         with torch.device("meta"):
-            planned = _algorithm(card, card.preprocessing.to(torch.device("meta")))
+            planned = build_algorithm(card, card.preprocessing.to(torch.device("meta")))
     except (NotImplementedError, RuntimeError):  # a network of the user's that cannot be built without memory
         return
     for name, tensor in planned.state_dict().items():
@@ -223,10 +244,10 @@ def check_sizes(card: Card, weights: StateDict) -> None:
         raise UserError(f"the card asks for {needed >> 20:,} MiB, but there are {known >> 20:,} MiB of weights")
 
 
-def _hparams(card: Card) -> HParams:
-    """The card's hyper-parameters, checked: all that the algorithm has, with legal values."""
+def _checked(card: Card, hparams: HParams) -> HParams:
+    """Hyper-parameters of the card, checked: all that the algorithm has, with legal values."""
     space = at_scale(ALGORITHMS[card.algorithm].space, "small")
-    hparams = override(space, {}, card.hparams, card.algorithm)
+    hparams = override(space, {}, hparams, card.algorithm)
     if missing := [name for name in space if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
     return hparams

@@ -20,12 +20,12 @@ from domainwise.data.sources.saved import save_environments, saved_dataset, with
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve
+from domainwise.protocol.selection import Curve, Method
 from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.launch import launch
 from domainwise.sweeps.plan import Plan, plan_sweep
-from domainwise.sweeps.reading import read_curve
+from domainwise.sweeps.reading import read_curves
 
 
 def plan_candidates(
@@ -60,17 +60,18 @@ def train_candidates(plan: Plan, settings: Settings, workers: int | None, progre
 
 
 def finished_curves(runs: Sequence[Run], out: Path) -> list[Curve]:
-    """The curves of the runs that are done."""
+    """The curves of the runs that are done, of their last and of their averaged weights."""
     folders = [RunFolder(out, run) for run in runs]
     done = [folder for folder in folders if (status := folder.status()) is not None and status.status == "done"]
-    return [read_curve(folder)[0] for folder in done]
+    return [curve for folder in done for curve in read_curves(folder)]
 
 
 @dataclass(frozen=True)
 class Candidate:
     """An algorithm with values for its hyper-parameters, its best number of steps, and its accuracy on unseen domains.
 
-    Candidate number 0 of an algorithm has the default values.
+    Candidate number 0 of an algorithm has the default values. With an `average`, the averaged weights of the same
+    trainings are a candidate of their own.
     """
 
     algorithm: str
@@ -79,6 +80,12 @@ class Candidate:
     steps: int
     accuracy: float  # on all samples of the domain left out, mean over domains and trials
     domains: Mapping[str, float]
+    average: str = ""
+
+    @property
+    def method(self) -> Method:
+        """The row of a table that it belongs to."""
+        return Method(self.algorithm, average=self.average)
 
     @property
     def draw(self) -> int:
@@ -90,17 +97,19 @@ class Candidate:
 def ranked_candidates(plan: Plan, curves: Sequence[Curve]) -> list[Candidate]:
     """Every candidate all of whose runs are done, at its best number of steps; the best first.
 
-    Ties go to fewer steps, then to the defaults, then to the algorithm named first.
+    Ties go to fewer steps, then to the weights that are no average, then to the defaults, then to the algorithm named
+    first.
     """
     planned = Counter((run.algorithm, run.draw) for run in plan.runs())
-    by_candidate: dict[tuple[str, int], list[Curve]] = {}
+    by_candidate: dict[tuple[str, int, str], list[Curve]] = {}
     for curve in curves:
-        by_candidate.setdefault((curve.run.algorithm, curve.run.draw), []).append(curve)
+        by_candidate.setdefault((curve.run.algorithm, curve.run.draw, curve.average), []).append(curve)
     finished = [
-        _candidate(by_candidate[algorithm, number])
+        _candidate(by_candidate[algorithm, number, average])
+        for average in dict.fromkeys(("", plan.options.average))
         for algorithm in plan.algorithms
         for number in range(plan.draws)
-        if len(by_candidate.get((algorithm, number), [])) == planned[algorithm, number]
+        if len(by_candidate.get((algorithm, number, average), [])) == planned[algorithm, number]
     ]
     return sorted(finished, key=lambda candidate: -candidate.accuracy)
 
@@ -117,7 +126,8 @@ def _candidate(curves: Sequence[Curve]) -> Candidate:
     best = int(mean.argmax())
     run = curves[0].run
     domains = {domain: float(values[best]) for domain, values in by_domain.items()}
-    return Candidate(run.algorithm, run.draw, run.hparams, steps[best] + 1, float(mean[best]), domains)
+    found = (steps[best] + 1, float(mean[best]), domains)
+    return Candidate(run.algorithm, run.draw, run.hparams, *found, curves[0].average)
 
 
 def _both_splits(curve: Curve, domain: str) -> list[float]:

@@ -20,7 +20,8 @@ def train(run: Run | str | Path, *positional: Any, **keywords: Any) -> TrainingR
     The arguments after a Run are those of `engine.train.train`, after a dataset those of `train_on`. An interrupted
     training continues where it stopped; one that has ended returns its result at once. Ctrl-C saves a checkpoint and
     raises Interrupted. The folder `out/<run id>` holds run.json, records.jsonl and the weights of the last and of the
-    selected step; `save` says which of them the result's algorithm has, "best" or "last".
+    selected step and, with an `average`, the averaged ones; `save` says which of them the result's algorithm has:
+    "best", "last", "averaged", or "auto": averaged where there are such, else best.
     """
     if isinstance(run, Run):
         return train_run(run, *positional, **keywords)
@@ -41,7 +42,7 @@ def train_on(
     retry: bool = True,
     progress: Callable[[int], None] = lambda _: None,
     log_to: Sequence[str] = (),
-    save: str = "best",
+    save: str = "auto",
     **options: Unpack[TrainingKeywords],
 ) -> TrainingResult:
     """Plans a run and trains it. Further arguments are training options: steps, network, hparams and others."""

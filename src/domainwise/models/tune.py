@@ -33,7 +33,7 @@ class Tuning(Tabular):
 
     def as_table(self) -> Table:
         rows = [
-            (one.algorithm, str(one.number), f"{100 * one.accuracy:.1f} %", str(one.steps), _shown(one.hparams))
+            (str(one.method), str(one.number), f"{100 * one.accuracy:.1f} %", str(one.steps), _shown(one.hparams))
             for one in self.tried
         ]
         headings = ("algorithm", "candidate", "accuracy", "steps", "hyper-parameters")
@@ -41,7 +41,7 @@ class Tuning(Tabular):
 
     def to_records(self) -> list[dict[str, Any]]:
         return [
-            {"algorithm": one.algorithm, "candidate": one.number, "accuracy": one.accuracy, "steps": one.steps}
+            {"algorithm": str(one.method), "candidate": one.number, "accuracy": one.accuracy, "steps": one.steps}
             | {f"hparams.{name}": value for name, value in one.hparams.items()}
             for one in self.tried
         ]
@@ -53,6 +53,11 @@ class Tuning(Tabular):
     @property
     def algorithm(self) -> str:
         return self.best.algorithm
+
+    @property
+    def average(self) -> str:
+        """The average whose weights did best; empty: those of the last step."""
+        return self.best.average
 
     @property
     def hparams(self) -> HParams:
@@ -93,7 +98,9 @@ def tune(
     continues.
 
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
-    weights, image_size, augmentation. `draws` is the former name of `candidates`.
+    weights, image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop. With an average,
+    averaged weights are tried beside the last ones of the same trainings. Of candidates that stopped early only the
+    steps count that all their runs have reached. `draws` is the former name of `candidates`.
     """
     if draws is not None:
         warnings.warn("tune(draws=...) is now tune(candidates=...)", DeprecationWarning, stacklevel=2)
@@ -123,14 +130,15 @@ def choose(plan: Plan, out: Path) -> Tuning:
 def refitted(plan: Plan, runs: Path, best: Candidate, data: Environments | Path | str, **arguments: Any) -> Model:
     """The best candidate, trained on all domains of the search for its best number of steps.
 
-    Its weights are those of the last step: domains left out have chosen the number of steps. Its card holds the
-    accuracy of its algorithm on them (see `models.unseen`). `arguments` are further ones of `fit`: device, data_root,
-    out, progress.
+    Its weights are those of the last step: domains left out have chosen the number of steps. Those of a candidate with
+    an average are averaged ones. Its card holds the accuracy of its method on the domains left out (see
+    `models.unseen`). `arguments` are further ones of `fit`: device, data_root, out, progress.
     """
-    options = plan.options.changed(hparams=best.hparams, steps=best.steps)
-    model = fit(data, best.algorithm, test_domains=plan.test_domains, save="last", **arguments, **vars(options))
+    options = plan.options.changed(hparams=best.hparams, steps=best.steps, average=best.average, early_stop=0)
+    save = "averaged" if best.average else "last"
+    model = fit(data, best.algorithm, test_domains=plan.test_domains, save=save, **arguments, **vars(options))
     evidence = {
-        "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.algorithm),
+        "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.method),
         "steps_chosen_by": "domains left out have chosen the number of steps",
     }
     model.card = replace(model.card, training={**model.card.training, **evidence})

@@ -21,9 +21,9 @@ LAST = "last step"
 """In place of a selection rule, for a model of the last step."""
 
 
-def unseen_estimate(curves: Sequence[Curve], algorithm: str) -> dict[str, Any] | None:
-    """Of an algorithm, over every pair of domain left out and trial; None if no run left a domain out."""
-    by_column = selected(curves, RULE).get(Method(algorithm), {})
+def unseen_estimate(curves: Sequence[Curve], method: Method) -> dict[str, Any] | None:
+    """Of a method, over every pair of domain left out and trial; None if no run left a domain out."""
+    by_column = selected(curves, RULE).get(method, {})
     return _summary({column.unseen: list(by_trial.values()) for column, by_trial in by_column.items()}, RULE)
 
 

@@ -42,25 +42,31 @@ def frozen_running_stats(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def no_side_effects(network: nn.Module) -> Iterator[None]:
-    """Within it, forward passes change nothing in the network and draw no random numbers: for gradients of the input.
-
-    Weights are constants, BatchNorm's running statistics stay as they are, and dropout is off.
-    """
+def repeatable(network: nn.Module) -> Iterator[None]:
+    """Within it, forward passes leave BatchNorm's running statistics as they are and draw no random numbers."""
     dropouts = [m for m in network.modules() if isinstance(m, _DropoutNd) and m.training]
-    weights = [p for p in network.parameters() if p.requires_grad]
     for dropout in dropouts:
         dropout.training = False
-    for weight in weights:
-        weight.requires_grad_(False)
     try:
         with frozen_running_stats(network):
             yield
     finally:
-        for weight in weights:
-            weight.requires_grad_(True)
         for dropout in dropouts:
             dropout.training = True
+
+
+@contextmanager
+def no_side_effects(network: nn.Module) -> Iterator[None]:
+    """Within it, forward passes are repeatable and weights are constants: for gradients of the input."""
+    weights = [p for p in network.parameters() if p.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        with repeatable(network):
+            yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 @contextmanager

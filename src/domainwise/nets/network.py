@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
 from domainwise.nets import NETWORKS
+from domainwise.nets.stages import stages
 
 F = TypeVar("F", bound=Callable[[tuple[int, ...]], nn.Module])
 
@@ -18,7 +19,7 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
 
     `weights` names the pre-trained weights it starts from; without, its start is random. A network whose features of a
     sample depend on that sample alone may declare `per_sample = True`; then batches may be padded. One that gains
-    nothing from torch.compile may declare `compiles = False`.
+    nothing from torch.compile may declare `compiles = False`. A method `stages(x)` names its layers: see `nets.stages`.
     """
 
     def register(features: F) -> F:
@@ -51,17 +52,37 @@ class Network(nn.Module):
         self.features = features
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(size, classes)
+        self.frozen = False
+
+    def freeze_features(self) -> None:
+        """From now on the features do not learn and are in eval mode, in training too."""
+        self.frozen = True
+        self.features.requires_grad_(False)
+        self.features.eval()
+
+    def train(self, mode: bool = True) -> "Network":
+        super().train(mode)
+        if self.frozen:
+            self.features.eval()
+        return self
 
     def _cast(self, x: Tensor) -> AbstractContextManager[object]:
         return torch.autocast(x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def represent(self, x: Tensor) -> Tensor:
         """Features [N, feature_size] of inputs [N, ...]."""
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+        x = _channels_last(x)
         with self._cast(x):
             z: Tensor = self.dropout(self.features(x))
         return z.to(x.dtype)
+
+    def stages(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The outputs of the stages of the features, and the features as `represent` returns them."""
+        x = _channels_last(x)
+        with self._cast(x):
+            outputs, z = stages(self.features, x)
+            z = self.dropout(z)
+        return [output.to(x.dtype) for output in outputs], z.to(x.dtype)
 
     def classify(self, z: Tensor) -> Tensor:
         """Logits [N, classes] of features, not under autocast: casting would cost more than it saves."""
@@ -70,6 +91,10 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.represent(x))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, precision: str = "fp32") -> Network:

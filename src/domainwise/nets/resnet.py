@@ -141,6 +141,13 @@ class ResNet(nn.Module):
             x = stage(x)
         return x.mean(dim=(2, 3))
 
+    def stages(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The outputs of the stem and of the four stages, and the features."""
+        outputs = [stem(x, self.conv1, self.bn1)]
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            outputs.append(stage(outputs[-1]))
+        return outputs, outputs[-1].mean(dim=(2, 3))
+
 
 _18 = partial(ResNet, blocks=(2, 2, 2, 2), block=BasicBlock, expansion=1)
 _50 = partial(ResNet, blocks=(3, 4, 6, 3), block=Bottleneck, expansion=4)

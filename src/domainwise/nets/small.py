@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from domainwise.kernels import operation
 from domainwise.nets.network import network
+from domainwise.nets.stages import stages
 
 
 @network("mnist-cnn")
@@ -29,11 +30,23 @@ class MNISTConvNet(nn.Module):
 
     @operation("group_norm_convnet")
     def forward(self, x: Tensor) -> Tensor:
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            assert isinstance(norm, nn.GroupNorm)
-            x = F.relu(convolution(x), inplace=True)
-            x = norm(x.to(norm.weight.dtype))  # in bf16 too: as CUDA's autocast does, and faster on a CPU
+        for layer in zip(self.convolutions, self.norms, strict=True):
+            x = _conv_relu_norm(x, *layer)
         return x.mean(dim=(2, 3))
+
+    def stages(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The outputs of the four layers, and the features."""
+        outputs: list[Tensor] = []
+        for layer in zip(self.convolutions, self.norms, strict=True):
+            outputs.append(_conv_relu_norm(outputs[-1] if outputs else x, *layer))
+        return outputs, outputs[-1].mean(dim=(2, 3))
+
+
+def _conv_relu_norm(x: Tensor, convolution: nn.Module, norm: nn.Module) -> Tensor:
+    assert isinstance(norm, nn.GroupNorm)
+    x = F.relu(convolution(x), inplace=True)
+    y: Tensor = norm(x.to(norm.weight.dtype))  # in bf16 too: as CUDA's autocast does, and faster on a CPU
+    return y
 
 
 @network("small-cnn")
@@ -95,7 +108,12 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(nn.Linear(inputs, 390), nn.ReLU(), nn.Linear(390, 390), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.image:
-            x = F.adaptive_avg_pool2d(x, 14).flatten(1)
-        z: Tensor = self.layers(x)
+        z: Tensor = self.layers(self._flat(x))
         return z
+
+    def stages(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The outputs of both hidden layers, the second of which are the features."""
+        return stages(self.layers, self._flat(x))
+
+    def _flat(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, 14).flatten(1) if self.image else x

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from domainwise.protocol.records import Record
 
-FIELDS = tuple(field.name for field in fields(Record))
+FIELDS = tuple(field.name for field in fields(Record) if field.name != "average")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,21 @@ def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -
         return _parse(lines, run, wanted)
     except (ValueError, TypeError):
         return None
+
+
+def split_averaged(lines: str, average: str) -> tuple[str, str]:
+    """The lines of the last weights, and those of the averaged ones without the field that says so."""
+    mark = f', "average": "{average}"}}'
+    if not average or mark not in lines:
+        return lines, ""
+    last: list[str] = []
+    averaged: list[str] = []
+    for line in lines.split("\n")[:-1]:
+        if line.endswith(mark):
+            averaged.append(line.removesuffix(mark) + "}\n")
+        else:
+            last.append(line + "\n")
+    return "".join(last), "".join(averaged)
 
 
 def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:

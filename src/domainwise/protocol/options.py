@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
+from domainwise.protocol.averages import NONE
+from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import Value
 
 
@@ -23,6 +25,13 @@ class TrainingKeywords(TypedDict, total=False):
     track: Sequence[str]
     threads: int
     held_out: float | None
+    average: str
+    shared_start: bool
+    start: str
+    freeze: str
+    lr_schedule: str
+    early_stop: int
+    clip_gradient: float
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,9 @@ class TrainingOptions:
     `hparams` are values that the user fixed. `weights` is a file that the network starts from; networks that start from
     published weights need none. With `full_curves` every split is evaluated, not only those that selection needs. A run
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
-    on; with 0 there is no validation by training domains.
+    on; with 0 there is no validation by training domains. `average` names an average of the weights that is evaluated
+    too: "ema", "sma", "swad", or "none". With `shared_start` all draws of a trial have the same initial weights. The
+    fields from `start` to `clip_gradient` are the recipe of the training (`protocol.recipe`).
     """
 
     steps: int | None = None
@@ -48,21 +59,41 @@ class TrainingOptions:
     track: tuple[str, ...] = ()
     threads: int = 1
     held_out: float | None = None
+    average: str = ""
+    shared_start: bool = False
+    start: str = ""
+    freeze: str = ""
+    lr_schedule: str = CONSTANT
+    early_stop: int = 0
+    clip_gradient: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "average", "" if self.average == NONE else self.average)
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON values; fields added after plans were published are left out at their defaults."""
+        """As plain JSON values."""
         return {
             one.name: value
             for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default or one.name not in ("threads", "held_out")
+            if (value := getattr(self, one.name)) != one.default or one.name not in ADDED
         }
 
     def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
 
+ADDED = (
+    "threads",
+    "held_out",
+    "average",
+    "shared_start",
+    "start",
+    "freeze",
+    "lr_schedule",
+    "early_stop",
+    "clip_gradient",
+)
+"""Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

@@ -27,6 +27,7 @@ from domainwise.core.parsing import (
 )
 from domainwise.core.weights_file import load_weights, read_metadata, save_weights
 from domainwise.protocol import checkpoint_file
+from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.checked_lines import SEAL, Extent, append_block, extent, intact, seal, unseal
 from domainwise.protocol.runs import Run
 
@@ -53,7 +54,9 @@ class Record:
     loss: float
     seconds: Seconds
     training_loss: float | None = None
-    """The mean loss of the training steps since the evaluation before, the same in all records of a step."""
+    """The mean loss of the training steps since the evaluation before, the same in all records of the last weights."""
+    average: str | None = None
+    """Which averaged weights were evaluated; None: those of the step itself."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def check_audit(values: Any, where: object, advice: str) -> dict[str, Any]:
 class RunFolder:
     """The files of one run: run.json, records.jsonl, its checkpoint while it runs and its model when done.
 
-    Runs that tracked penalties also have penalties.jsonl, audited ones audit.json.
+    Runs that tracked penalties also have penalties.jsonl, audited ones audit.json, those with an average its weights.
     """
 
     def __init__(self, parent: Path, run: Run, name: str | None = None) -> None:
@@ -120,6 +123,7 @@ class RunFolder:
         self.checkpoint_file = self.path / "checkpoint.pt"
         self.model_file = self.path / "model.safetensors"
         self.best_file = self.path / "best.safetensors"
+        self.averaged_file = self.path / "averaged.safetensors"
         self.audit_file = self.path / "audit.json"
 
     @classmethod
@@ -203,6 +207,8 @@ class RunFolder:
             row = check(values, kind, where, ADVICE)
             if row.run != self.run.id:
                 raise UserError(f"{where}: a row of another run ({row.run}), not of {self.run.id}: {ADVICE}")
+            if isinstance(row, Record) and row.average not in (None, self.run.average):
+                raise UserError(f"{where}: a row of an average that its run has not ({row.average}): {ADVICE}")
             rows.append((line + b"\n", row))
         return rows
 
@@ -232,7 +238,8 @@ class RunFolder:
 
     def _set_aside(self, damage: str) -> None:
         """The run begins anew; its records are kept under another name."""
-        for file in (self.records_file, self.penalties_file, self.model_file, self.best_file):
+        weights = (self.model_file, self.best_file, self.averaged_file)
+        for file in (self.records_file, self.penalties_file, *weights):
             if file.exists():
                 file.replace(file.with_suffix(".damaged"))
         self.checkpoint_file.unlink(missing_ok=True)
@@ -310,14 +317,25 @@ class RunFolder:
         return state
 
     def finish(
-        self, status: Status, model: "dict[str, Tensor]", best: "tuple[int, dict[str, Tensor]] | None" = None
+        self,
+        status: Status,
+        model: "dict[str, Tensor]",
+        best: "tuple[int, dict[str, Tensor]] | None" = None,
+        averaged: "tuple[AveragedSteps, dict[str, Tensor]] | None" = None,
     ) -> None:
-        """Saves the model (and that of the best step, if there is one), then the status, then drops the checkpoint."""
+        """Saves the model (and the best and averaged weights, if there are any), then the status.
+
+        Then drops the checkpoint.
+        """
         save_weights(self.model_file, model)
         if best is None:
             self.best_file.unlink(missing_ok=True)
         else:
             save_weights(self.best_file, best[1], {"step": str(best[0])})
+        if averaged is None:
+            self.averaged_file.unlink(missing_ok=True)
+        else:
+            save_weights(self.averaged_file, averaged[1], averaged[0].metadata())
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
 
@@ -330,6 +348,15 @@ class RunFolder:
         if not str(step).isdecimal():
             raise UserError(f"{self.best_file} is damaged (it does not say its step): {advice}")
         return int(step), tensors
+
+    def load_averaged(self) -> "tuple[AveragedSteps, dict[str, Tensor]]":
+        """The averaged weights of a finished run that has an average, and what they are the average of."""
+        advice = f"delete {self.path}, and train the run again"
+        tensors = load_weights(self.averaged_file, advice)
+        steps = AveragedSteps.from_metadata(read_metadata(self.averaged_file))
+        if steps is None:
+            raise UserError(f"{self.averaged_file} is damaged (it does not say its steps): {advice}")
+        return steps, tensors
 
     def save_audit(self, audit: dict[str, Any]) -> None:
         """Saves the summary of the model's audit with its run."""

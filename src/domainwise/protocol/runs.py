@@ -3,15 +3,16 @@
 import hashlib
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -21,8 +22,13 @@ HELD_OUT = 0.2
 TRACKABLE = ("penalties",)
 """Quantities that a run may record besides accuracies, at every evaluation."""
 
+Combination = Literal["", "uniform soup", "greedy soup", "ensemble"]
+"""How finished runs become one model: by averaging weights, of all or of chosen ones, or probabilities."""
+
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
+RECIPE = ("start", "freeze", "lr_schedule", "early_stop", "clip_gradient")
+"""The fields of a Run that change its training, not what it is trained on."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
 
@@ -57,7 +63,12 @@ class Run:
     pre-trained network starts from, as "file#fingerprint": the fingerprint (the first 16 digits of the file's SHA-256)
     is part of the run's identity, the path is not. With `full_curves` every split is evaluated, not only those that
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
-    amplifies.
+    amplifies. With an `average` (see `protocol.averages`) the averaged weights are evaluated besides the last ones.
+    With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different draws can be
+    averaged. The fields from `start` to `clip_gradient` are the recipe (see `protocol.recipe`).
+
+    A run with a `combination` is not trained: it describes a model made of the `members`, the identities of runs that
+    ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
     """
 
     dataset: FilePath
@@ -83,6 +94,15 @@ class Run:
     full_curves: bool = False
     format: int = FORMAT
     threads: int = added(1)
+    average: str = added("")
+    shared_start: bool = added(False)
+    start: str = added("")
+    freeze: str = added("")
+    lr_schedule: str = added(CONSTANT)
+    early_stop: int = added(0)
+    clip_gradient: float = added(0.0)
+    combination: Combination = added("")  # noqa: RUF009 (as the others, whose types ruff knows)
+    members: tuple[str, ...] = added(())
 
     @classmethod
     def plan(cls, *args: Any, **kwargs: Any) -> "Run":
@@ -121,13 +141,36 @@ class Run:
         text = CANONICAL.encode(described)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def training_id(self) -> str:
+        """The identity without the average: runs that share it train the same weights."""
+        return replace(self, average="").id if self.average else self.id
+
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The fields of its recipe that differ from their defaults."""
+        values, defaults = vars(self), _added_fields(cast(Hashable, type(self)))
+        return {name: values[name] for name in RECIPE if values[name] != defaults[name]}
 
     @property
     def domains(self) -> tuple[str, ...]:
         """All domains whose samples are read."""
         return (*self.train_domains, *self.validation_domains, *self.test_domains)
+
+    @property
+    def combined(self) -> str:
+        """How it is made of several runs: "soup (uniform of 6)", or "+ SMA soup (uniform of 6)" of averaged weights.
+
+        Empty for a run that is trained.
+        """
+        if not self.combination:
+            return ""
+        rule, _, kind = self.combination.rpartition(" ")
+        average = f"+ {self.average.upper()} " if self.average else ""
+        return f"{average}{kind} ({f'{rule} of' if rule else 'of'} {len(self.members)})"
 
     def held_out_of(self, domain: str) -> float:
         """The fraction of a domain that is its `out` split; a validation domain is evaluated as a whole."""
@@ -139,7 +182,8 @@ class Run:
 
     def __str__(self) -> str:
         unseen = "+".join(self.test_domains) or "none"
-        return f"{self.algorithm} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+        made = f"{self.algorithm} {self.combined}" if self.combination else self.algorithm
+        return f"{made} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
 
 
 @cache

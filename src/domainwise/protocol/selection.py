@@ -20,17 +20,26 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, order=True)
 class Method:
-    """An algorithm, and the name of the search where one algorithm is searched in several spaces: a row of a table."""
+    """A row of a table: an algorithm, and the name of the search where one algorithm is searched in several spaces.
+
+    With an `average` it is the method that uses the averaged weights of the same trainings. `combined` says how a soup
+    or an ensemble of such trainings is made.
+    """
 
     algorithm: str
     variant: str = ""
+    average: str = ""
+    combined: str = ""
 
     @classmethod
-    def of(cls, run: Run) -> "Method":
-        return cls(run.algorithm, run.variant)
+    def of(cls, run: Run, average: str = "") -> "Method":
+        """Of a run's last weights, or of its averaged ones."""
+        return cls(run.algorithm, run.variant, average, run.combined)
 
     def __str__(self) -> str:
-        return f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
+        name = f"{self.algorithm} ({self.variant})" if self.variant else self.algorithm
+        name = f"{name} + {self.average.upper()}" if self.average else name
+        return f"{name} {self.combined}" if self.combined else name
 
 
 @dataclass(frozen=True, order=True)
@@ -68,19 +77,28 @@ class Curve:
     """The mean loss of the training steps since the evaluation before; None in records of earlier versions."""
     seconds: float | None = None
     """How long the run took until its last evaluation, where that is known."""
+    average: str = ""
+    """Which averaged weights were evaluated; empty: those of the steps themselves."""
+
+    @property
+    def method(self) -> Method:
+        return Method.of(self.run, self.average)
 
     @classmethod
-    def of(cls, run: Run, records: Iterable[Record]) -> "Curve":
+    def of(cls, run: Run, records: Iterable[Record], average: str = "") -> "Curve":
+        """From the records of the last weights, or of the averaged ones."""
         values: dict[tuple[str, str], dict[int, float]] = {}
         losses: dict[int, float | None] = {}
         seconds: float | None = None
         for record in records:
+            if (record.average or "") != average:
+                continue
             seconds = record.seconds
             values.setdefault((record.domain, record.split), {})[record.step] = record.accuracy
             losses[record.step] = record.training_loss
         steps = tuple(sorted(set.intersection(*(set(v) for v in values.values())))) if values else ()
         accuracy = {part: np.array([v[step] for step in steps]) for part, v in values.items()}
-        return cls(run, steps, accuracy, {}, known_losses([losses[step] for step in steps]), seconds)
+        return cls(run, steps, accuracy, {}, known_losses([losses[step] for step in steps]), seconds, average)
 
     def until(self, step: int) -> "Curve":
         """The same run as if it had ended after this step."""
@@ -198,6 +216,6 @@ def searches(curves: Sequence[Curve]) -> dict[Search, list[Curve]]:
     for curve in curves:
         source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
         for unseen in curve.run.test_domains:
-            search = Search(Method.of(curve.run), Column(unseen, source), curve.run.trial)
+            search = Search(curve.method, Column(unseen, source), curve.run.trial)
             grouped.setdefault(search, []).append(curve)
     return grouped

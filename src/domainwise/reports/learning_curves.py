@@ -78,13 +78,14 @@ def learning_curve(
 def learning_curves(
     curves: Sequence[Curve], chosen: Choices, columns: Sequence[Column], measure: Measure = unseen_accuracy
 ) -> dict[Column, list[LearningCurve]]:
-    """{column: the learning curve of every method that has one}, from the choices of a rule."""
-    by_run = {curve.run.id: curve for curve in curves}
+    """{column: the learning curve of every method that has one}, from the choices of a rule; soups do not learn."""
+    by_run = {(curve.run.id, curve.average): curve for curve in curves}
     result: dict[Column, list[LearningCurve]] = {}
     for column in columns:
         for method, by_column in chosen.items():
-            if column in by_column:
-                pairs = [(by_run[choice.run.id], choice) for _, choice in sorted(by_column[column].items())]
+            if column in by_column and not method.combined:
+                selected = sorted(by_column[column].items())
+                pairs = [(by_run[choice.run.id, method.average], choice) for _, choice in selected]
                 if (curve := learning_curve(method, pairs, column.unseen, measure)) is not None:
                     result.setdefault(column, []).append(curve)
     return result

@@ -10,7 +10,7 @@ from domainwise.core.locks import RunLock, RunLocked
 from domainwise.core.phrasing import counted
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import RULES
+from domainwise.protocol.selection import RULES, Curve
 from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.plan import Plan, saved_plans
 from domainwise.sweeps.published import (
@@ -75,7 +75,10 @@ def publish(folder: Path, target: Path) -> Publication:
 
 
 def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str]) -> set[str]:
-    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan."""
+    """Of every plan the draws that have ended in as many trials as any draw has, and all ended runs of no plan.
+
+    A soup or an ensemble counts where all its members do.
+    """
     planned: set[str] = set()
     complete: set[str] = set()
     for plan in plans:
@@ -90,7 +93,9 @@ def comparable_runs(plans: Sequence[Plan], runs: Iterable[Run], ended: set[str])
             if ended_draws := [runs_of_draw for runs_of_draw in by_draw if runs_of_draw <= ended]:
                 complete = complete.union(*ended_draws)
                 break
-    return complete | {run.id for run in runs if run.id in ended and run.id not in planned}
+    unplanned = [run for run in runs if run.id in ended and run.id not in planned]
+    complete |= {run.id for run in unplanned if not run.combination}
+    return complete | {run.id for run in unplanned if run.combination and complete.issuperset(run.members)}
 
 
 def origins(statuses: Iterable[Status]) -> list[str]:
@@ -150,10 +155,12 @@ def _write(one: PublishedRun, run_folder: RunFolder) -> None:
 def _only(collection: Collection, keys: set[str]) -> Collection:
     """These runs of a collection, in the order in which they are published."""
     runs = in_published_order(run for run in collection.runs if run.id in keys)
-    curves = {curve.run.id: curve for curve in collection.curves}
+    curves: dict[str, list[Curve]] = {}
+    for curve in collection.curves:
+        curves.setdefault(curve.run.id, []).append(curve)
     return replace(
         collection,
-        curves=tuple(curves[run.id] for run in runs if run.id in curves),
+        curves=tuple(curve for run in runs for curve in curves.get(run.id, [])),
         runs=tuple(runs),
         statuses={run.id: collection.statuses[run.id] for run in runs},
     )
@@ -162,9 +169,9 @@ def _only(collection: Collection, keys: set[str]) -> Collection:
 def _published(folder: Path, run: Run) -> PublishedRun:
     run_folder = RunFolder(folder, run)
     more = run_folder.read_penalties(), run_folder.read_audit()
-    columns, status = parse_records(files.read(run_folder.records_file), run, COLUMNS) or (None, None)
-    if columns is not None and status is not None:
-        return PublishedRun.of_columns(run, status, columns, *more)
+    found = parse_records(files.read(run_folder.records_file), run, COLUMNS)
+    if found is not None and found.columns is not None and found.status is not None:
+        return PublishedRun.of_columns(run, found.status, found.columns, found.averaged, *more)
     records, status = run_folder.read()
     assert status is not None
     return PublishedRun.of(run, status, records, *more)

@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -146,7 +147,7 @@ def labels(methods: Iterable[Method]) -> dict[Method, str]:
     """The names of methods in a legend: without the variant where all have the same."""
     names = list(methods)
     alike = len({name.variant for name in names}) == 1
-    return {name: name.algorithm if alike else str(name) for name in names}
+    return {name: str(replace(name, variant="") if alike else name) for name in names}
 
 
 def panels(titles: Iterable[object], height: float = 2.6) -> tuple[Figure, list[Axes]]:

@@ -22,7 +22,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
 from domainwise.protocol.runs import Run, WeightsReference
-from domainwise.protocol.selection import Curve, Method
+from domainwise.protocol.selection import Curve
 from domainwise.sweeps.completeness import COUNTED, Completeness
 from domainwise.sweeps.plan import read_plan
 from domainwise.sweeps.published import is_published, read_published
@@ -47,6 +47,8 @@ class Experiment:
     unused: tuple[str, ...]
     """Domains that were neither trained nor tested on."""
     threads: int = 1
+    recipe: str = ""
+    """How they were trained, where that is not the default: see `protocol.recipe`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,7 +94,7 @@ class Collection(Tabular):
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; runs that leave out two domains serve as companions only."""
         grouped: dict[Experiment, list[Curve]] = {}
-        for curve in with_companions(self.curves):
+        for curve in with_companions(distinct(self.curves)):
             grouped.setdefault(experiment(curve.run), []).append(curve)
         return dict(sorted(grouped.items()))
 
@@ -100,9 +102,9 @@ class Collection(Tabular):
         """A row per experiment."""
         rows = []
         for one, curves in self.experiments().items():
-            methods = dict.fromkeys(str(Method.of(curve.run)) for curve in curves)
+            methods = dict.fromkeys(str(curve.method) for curve in curves)
             facts = [title(one.dataset), one.setting, one.network, ", ".join(methods)]
-            rows.append([*facts, str(one.steps), str(len(curves))])
+            rows.append([*facts, str(one.steps), str(len({curve.run.id for curve in curves}))])
         done = sum(status.status == "done" for status in self.statuses.values())
         headings = ("dataset", "setting", "network", "methods", "steps", "runs")
         return Table(headings, rows, f"{counted(len(self.runs), 'run')}, {done} done", notes=self.notes, labels=4)
@@ -113,7 +115,7 @@ class Collection(Tabular):
             {
                 "run": curve.run.id,
                 "dataset": curve.run.dataset,
-                "method": str(Method.of(curve.run)),
+                "method": str(curve.method),
                 "unseen": "+".join(curve.run.test_domains),
                 "draw": curve.run.draw,
                 "trial": curve.run.trial,
@@ -134,13 +136,31 @@ def experiment(run: Run) -> Experiment:
     unused = tuple(domain for domain in known if domain not in used)
     weights = WeightsReference.parse(run.weights).fingerprint
     facts = (run.network, run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
-    return Experiment(run.dataset, run.setting, *facts, unused, run.threads)
+    recipe = ", ".join(f"{name} {value}" for name, value in run.recipe.items())
+    return Experiment(run.dataset, run.setting, *facts, unused, run.threads, recipe)
 
 
 def is_companion(run: Run) -> bool:
     """Whether a run leaves out two domains only to help select others."""
     roles = run.dataset in DATASETS and DATASETS[run.dataset].unseen
     return run.setting == "multi" and len(run.test_domains) == 2 and not roles and not run.validation_domains
+
+
+def distinct(curves: Iterable[Curve]) -> list[Curve]:
+    """Each training once: of runs that differ in their average only, the last weights are the same.
+
+    Of such curves the longest stays, since the others may not be finished; of equal ones that of a run without average.
+    """
+    curves = list(curves)
+    if not any(curve.run.average for curve in curves):
+        return curves
+    longest: dict[tuple[str, str], Curve] = {}
+    for curve in curves:
+        key = (curve.run.training_id, curve.average)
+        known = longest.setdefault(key, curve)
+        if (len(known.steps), not known.run.average) < (len(curve.steps), not curve.run.average):
+            longest[key] = curve
+    return list(longest.values())
 
 
 def with_companions(curves: Iterable[Curve]) -> list[Curve]:
@@ -150,7 +170,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
     for curve in curves:
         if is_companion(curve.run):
             for domain in curve.run.test_domains:
-                pairs.setdefault((*_drawn(curve.run), domain), []).append(curve)
+                pairs.setdefault((*_drawn(curve), domain), []).append(curve)
     result = []
     for curve in curves:
         if is_companion(curve.run):
@@ -160,7 +180,7 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
         else:
             unseen = curve.run.test_domains[0]
             companions = {}
-            others = pairs.get((*_drawn(curve.run), unseen), [])
+            others = pairs.get((*_drawn(curve), unseen), [])
             for other in sorted(others, key=lambda other: other.run.hparams == curve.run.hparams):  # equal ones win
                 further = next(domain for domain in other.run.test_domains if domain != unseen)
                 companions[further] = other
@@ -168,9 +188,9 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
     return result
 
 
-def _drawn(run: Run) -> tuple[object, ...]:
+def _drawn(curve: Curve) -> tuple[object, ...]:
     """The key that the runs of one draw share, whichever domains they leave out."""
-    return (experiment(run), Method.of(run), run.trial, run.draw)
+    return (experiment(curve.run), curve.method, curve.run.trial, curve.run.draw)
 
 
 def runs_parent(folder: Path) -> Path:
@@ -187,7 +207,7 @@ def collect(folder: Path) -> Collection:
         raise UserError(f"{folder} is not a folder: give the folder of a sweep")
     if is_published(folder):
         published = read_published(folder)
-        curves = tuple(one.curve for one in published if one.steps)
+        curves = tuple(curve for one in published for curve in one.curves)
         statuses = {one.run.id: one.status for one in published}
         return Collection(curves, statuses, (), tuple(one.run for one in published), _searched(folder))
     with _no_garbage_collection():
@@ -220,8 +240,7 @@ def _collect(folder: Path) -> Collection:
         runs.append(found.run)
         if found.status is not None:
             statuses[found.run.id] = found.status
-        if found.curve.steps:
-            curves.append(found.curve)
+        curves += found.curves
     searched = _searched(folder)
     return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), searched, damaged)
 

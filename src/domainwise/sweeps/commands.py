@@ -8,6 +8,7 @@ from typing import Any
 
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
+from domainwise.protocol.averages import NONE
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan
@@ -22,16 +23,19 @@ ALWAYS_NAMED = ("precision", "draws", "trials")
 def sweep_command(plan: Plan, out: Path) -> str | None:
     """`domainwise sweep`, or `compare` of candidates, with what differs from its defaults.
 
-    None where no option says it: ranges of `reproduce`, cells of a grid, what only `tune` can be asked for, and a
-    fraction held out.
+    None where no option says it: ranges of `reproduce`, cells of a grid, what only `tune` can be asked for, a
+    fraction held out, and a shared start outside of the space "soup".
     """
     candidates = plan.search == "candidates"
     only_tune = candidates and (plan.test_domains or plan.options.track or plan.options.full_curves)
-    if plan.ranges or plan.variant or only_tune or plan.options.held_out is not None:
+    unsaid = plan.options.held_out is not None or plan.options.shared_start
+    if plan.ranges or plan.variant or only_tune or unsaid:
         return None
     of_plan = [(field, getattr(plan, field.name)) for field in fields(plan) if field.name not in ("search", "options")]
     of_options = [(field, getattr(plan.options, field.name)) for field in fields(plan.options)]
     words = [word for field, value in (*of_plan, *of_options) for word in _option(field, value)]
+    if candidates and not plan.options.average:
+        words += ["--average", NONE]  # compare averages unless told otherwise
     command, folder = ("compare", "--runs") if candidates else ("sweep", "--out")
     return shlex.join([*_program(), command, *words, folder, str(out)])
 
@@ -60,8 +64,8 @@ def train_command(run: Run, out: Path) -> str | None:
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
     further = {"weights": run.weights, "image_size": run.image_size, "full_curves": run.full_curves}
-    further["threads"] = run.threads if run.threads > 1 else 0
-    facts |= {"augmentation": run.augmentation} | {name: value for name, value in further.items() if value}
+    further |= {"threads": run.threads if run.threads > 1 else 0, "average": run.average}
+    facts |= {"augmentation": run.augmentation} | run.recipe | {name: value for name, value in further.items() if value}
     domains: dict[str, Any] = {"train_domains": run.train_domains, "track": run.track}
     try:
         plain = plan_run(run.dataset, run.algorithm, run.test_domains, **domains, **facts)

@@ -17,8 +17,8 @@ from domainwise.core.phrasing import counted
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import HELD_OUT, Run
-from domainwise.protocol.selection import Curve, Method
-from domainwise.sweeps.collection import Collection, collect, experiment
+from domainwise.protocol.selection import Curve
+from domainwise.sweeps.collection import Collection, collect, distinct, experiment
 from domainwise.sweeps.published import is_published
 
 RESULTS, DONE = "results.jsonl", "done"
@@ -221,9 +221,10 @@ def export_domainbed(folder: Path, target: Path) -> int:
     the collection asks for. Training losses, and hyper-parameters that have no value, are left out as well; `epoch` is
     0, because records do not know how many images there were, and `mem_gb` too. `step_time` includes evaluations.
 
-    Left out are runs that the format cannot describe, for it knows only training on everything but the test
-    environments: those of the single-source setting or with validation domains, those that use only some of the
-    domains, and those never evaluated.
+    Averaged weights are an algorithm of their own, "ERM + SMA", in folders of their own. Left out are runs that the
+    format cannot describe, for it knows only training on everything but the test environments: those of the
+    single-source setting or with validation domains, those that use only some of the domains, and those never
+    evaluated.
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} exists and is not an empty folder: choose another to export to")
@@ -231,13 +232,13 @@ def export_domainbed(folder: Path, target: Path) -> int:
         raise UserError(f"{folder} holds published records: unpack them into a folder first, then export that")
     collection = collect(folder)
     order = _order(curve.run for curve in collection.curves)
-    curves = [curve for curve in collection.curves if _expressible(curve, order[curve.run.dataset])]
+    curves = [curve for curve in distinct(collection.curves) if _expressible(curve, order[curve.run.dataset])]
     if not curves:
         raise UserError(f"{folder} holds no run that DomainBed's format can describe: nothing to export")
-    _check_distinct([curve.run for curve in curves])
+    _check_distinct(curves)
     for curve in curves:
         run = curve.run
-        path = files.writable_folder(target / run.id)
+        path = files.writable_folder(target / (f"{run.id}-{curve.average}" if curve.average else run.id))
         records, status = RunFolder(folder, run).read()
         rows = _rows(curve, order[run.dataset], {record.step: record.seconds for record in records}, str(path))
         lines = "".join(json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
@@ -264,12 +265,13 @@ def _expressible(curve: Curve, order: Sequence[str]) -> bool:
     return complete and run.setting == "multi"
 
 
-def _check_distinct(runs: Iterable[Run]) -> None:
+def _check_distinct(curves: Iterable[Curve]) -> None:
     """DomainBed would mix searches that differ in network, steps, precision or seed only."""
     first: dict[object, Run] = {}
-    for run in runs:
+    for curve in curves:
+        run = curve.run
         table = first.setdefault(run.dataset, run)
-        job = first.setdefault((run.dataset, Method.of(run), frozenset(run.test_domains), run.draw, run.trial), run)
+        job = first.setdefault((run.dataset, curve.method, frozenset(run.test_domains), run.draw, run.trial), run)
         if job is not run or experiment(table) != experiment(run):
             other = job if job is not run else table
             raise UserError(
@@ -281,7 +283,7 @@ def _check_distinct(runs: Iterable[Run]) -> None:
 def _rows(curve: Curve, order: Sequence[str], seconds: Mapping[int, float], output_dir: str) -> list[dict[str, Any]]:
     run = curve.run
     args = {
-        "algorithm": str(Method.of(run)),
+        "algorithm": str(curve.method),
         "checkpoint_freq": run.evaluate_every,
         "data_dir": "",
         "dataset": run.dataset,

@@ -12,6 +12,7 @@ from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
+from domainwise.engine.swad import validation_interval
 from domainwise.protocol.runs import Run
 
 STEPS = 3
@@ -48,9 +49,16 @@ class StepTimes:
                 with cpu_threads(run.threads):
                     self.costs[key] = _measure(run, self.device, self.data_root)
             per_image, per_evaluation = self.costs[key]
-            evaluations = len(range(0, run.steps, run.evaluate_every)) + 1
-            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations * per_evaluation
+            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations(run) * per_evaluation
         return total
+
+
+def evaluations(run: Run) -> float:
+    """Of the last and the averaged weights; a validation of SWAD, on some of the splits, is at most one."""
+    regular = len(range(0, run.steps, run.evaluate_every)) + 1
+    if run.average == "swad":
+        return regular + 1 + len(range(0, run.steps, validation_interval(run)))
+    return 2 * regular if run.average else regular
 
 
 def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[float, float]:
@@ -63,7 +71,7 @@ def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[fl
         for batch in sizes:
             hparams = run.hparams | {"batch_size": batch}
             # random weights are as fast
-            session = Session(replace(run, hparams=hparams, weights="", steps=STEPS), data, device)
+            session = Session(replace(run, hparams=hparams, weights="", start="", steps=STEPS), data, device)
             step = _timed(session, 1, device)
             if on_cpu and step >= LONG_STEP:
                 break

@@ -29,10 +29,12 @@ from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOpti
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
-from domainwise.sweeps.spaces import paper_space
+from domainwise.sweeps.spaces import mild_space, paper_space
 
 SETTINGS = ("multi", "single")
-SPACES = ("domainbed", "paper")
+SPACES = ("domainbed", "paper", "soup")
+VARIANTS = {"paper": "paper", "soup": "mild"}
+"""Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
 
 
@@ -48,8 +50,9 @@ class Plan:
                           `test_domains` are kept out of everything, each of the other domains is left out in turn
 
     A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
-    single on each of the rest. Draw 0, or candidate 0, is the defaults. `ranges` replaces search ranges by exponents of
-    ten. The constructor stores; `plan_sweep` checks what a user asks for.
+    single on each of the rest. Draw 0, or candidate 0, is the defaults. In the space "soup" the draws differ mildly and
+    share their start, so that their weights can be averaged. `ranges` replaces search ranges by exponents of ten. The
+    constructor stores; `plan_sweep` checks what a user asks for.
     """
 
     dataset: FilePath
@@ -122,12 +125,27 @@ class Plan:
             self._data,
             algorithm,
             test,
-            self.options,
-            hparams={},
+            self._options(algorithm),
+            hparams=self._fixed(algorithm),
             train_domains=train,
             setting=self.setting,
-            variant=self.variant or ("paper" if self.space == "paper" else ""),
+            variant=self.variant or VARIANTS.get(self.space, ""),
         )
+
+    def _options(self, algorithm: str) -> TrainingOptions:
+        """In the space "soup" all draws have one start: of pre-trained features with one linear probe on them.
+
+        On random features a probe fits the training domains alone. Algorithms that replace layers cannot have one.
+        """
+        if self.space != "soup":
+            return self.options
+        probed = self.options.weights and not ALGORITHMS[algorithm].replaces_layers
+        return self.options.changed(shared_start=True, start=self.options.start or ("probe" if probed else ""))
+
+    def _fixed(self, algorithm: str) -> HParams:
+        """The hyper-parameters that the user fixed, if the algorithm has them."""
+        legal = search_space(algorithm, self._data.scale)
+        return {name: value for name, value in self.options.hparams.items() if name in legal}
 
     def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
         """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
@@ -135,12 +153,13 @@ class Plan:
         space = dict(legal)
         if self.space == "paper":
             space |= paper_space(algorithm, self.dataset, self.setting)
+        if self.space == "soup":
+            space = mild_space(legal)
         for name, (low, high) in self.ranges.items():
             if name in legal:
                 space[name] = LogUniform(low, high, default=10 ** ((low + high) / 2))
-        fixed = {name: value for name, value in self.options.hparams.items() if name in legal}
         values = spaces.draw(space, draw, 0 if self.search == "candidates" else trial)
-        return spaces.override(legal, values, fixed, algorithm)
+        return spaces.override(legal, values, self._fixed(algorithm), algorithm)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values, the options among them; the search is left out where it is DomainBed's."""

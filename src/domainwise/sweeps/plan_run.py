@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError, unknown
@@ -14,9 +14,14 @@ from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import planned
 from domainwise.protocol import limits, spaces
+from domainwise.protocol.averages import check_average
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
+from domainwise.protocol.recipe import check_recipe
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
 from domainwise.protocol.spaces import Parameter, Scale
+
+if TYPE_CHECKING:
+    from domainwise.algorithms.base import Algorithm
 
 
 def training_options(
@@ -92,6 +97,11 @@ def plan_run(
     held_out = data.held_out if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         raise UserError(f"held_out={held_out}: must be at least 0 and less than 1", argument="held_out")
+    average = options.average or method.weight_average
+    check_average(average, held_out)
+    check_recipe(options, held_out)
+    _check_method(method, algorithm, options)
+    method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
         data.name,
@@ -116,6 +126,13 @@ def plan_run(
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
+        average=average,
+        shared_start=options.shared_start,
+        start=options.start,
+        freeze=options.freeze,
+        lr_schedule=options.lr_schedule,
+        early_stop=options.early_stop,
+        clip_gradient=float(options.clip_gradient),
     )
 
 
@@ -123,6 +140,20 @@ def plan_run(
 def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
     """The algorithm's hyper-parameters at this scale."""
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
+
+
+def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions) -> None:
+    """Raises UserError if the method cannot work with the recipe of these options."""
+    if options.freeze and method.moves_features:
+        raise UserError(
+            f"{name} only changes features, which are frozen: choose ERM, or train the features", argument="freeze"
+        )
+    if options.start and method.replaces_layers:
+        raise UserError(
+            f"{name} replaces layers of the network, so that a classifier fitted before does not fit: "
+            "choose another method, or no start",
+            argument="start",
+        )
 
 
 def _domains(data: Dataset, keys: Sequence[str | int] | str | int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ digits (those of the training too), seconds one decimal. The sweep's plans lie b
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from domainwise.core.parsing import Count, Fraction, Seconds, parse
 from domainwise.protocol.columns import Columns
 from domainwise.protocol.records import PenaltyRecord, Record, Status, check_audit, row_values
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve, known_losses
+from domainwise.protocol.selection import Curve, Floats, known_losses
 
 FILE, TABLES = "runs.jsonl.gz", "tables.md"
 
@@ -43,6 +43,8 @@ class PublishedRun:
     audit: Mapping[str, Any] | None = None
     training_loss: tuple[float, ...] = ()
     """Empty, or one value per evaluation."""
+    averaged: "AveragedScores | None" = None
+    """The evaluations of averaged weights, if there are any."""
 
     @classmethod
     def of(
@@ -54,16 +56,15 @@ class PublishedRun:
         audit: Mapping[str, Any] | None = None,
     ) -> "PublishedRun":
         """From the rows of a run's folder; evaluations that lack a part are left out, as selection leaves them out."""
-        rows: dict[DomainSplit, dict[int, Record]] = {}
-        for record in records:
-            rows.setdefault((record.domain, record.split), {})[record.step] = record
+        rows = _by_part(record for record in records if record.average is None)
         curve = Curve.of(run, records)
         steps = curve.steps
         seconds = [round(next(iter(rows.values()))[step].seconds, 1) for step in steps]
         accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
         loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
         losses = tuple(_digits(value, 3) for value in curve.training_loss) if curve.training_loss is not None else ()
-        return cls(run, status, steps, tuple(seconds), accuracy, loss, tuple(map(_shorter, penalties)), audit, losses)
+        shorter, averaged = tuple(map(_shorter, penalties)), AveragedScores.of(run, records)
+        return cls(run, status, steps, tuple(seconds), accuracy, loss, shorter, audit, losses, averaged)
 
     @classmethod
     def of_columns(
@@ -71,40 +72,49 @@ class PublishedRun:
         run: Run,
         status: Status,
         columns: Columns,
+        averaged: Columns | None,
         penalties: Iterable[PenaltyRecord] = (),
         audit: Mapping[str, Any] | None = None,
     ) -> "PublishedRun":
         """What `of` makes of the rows of a regular file, from its accuracies, losses and seconds."""
-        accuracy, loss, seconds = (columns.values[name] for name in ("accuracy", "loss", "seconds"))
+        accuracy, seconds = columns.values["accuracy"], columns.values["seconds"]
         return cls(
             run,
             status,
             columns.steps,
             tuple(round(value, 1) for value in seconds[:, 0].tolist()),
             dict(zip(columns.parts, accuracy.T.tolist(), strict=True)),
-            {
-                part: [_digits(v, 3) for v in losses]
-                for part, losses in zip(columns.parts, loss.T.tolist(), strict=True)
-            },
+            _losses(columns),
             tuple(map(_shorter, penalties)),
             audit,
             tuple(_digits(value, 3) for value in columns.training_loss or ()),
+            None if averaged is None else AveragedScores.of_columns(averaged),
         )
 
     @property
     def curve(self) -> Curve:
-        values = {part: np.array(accuracies, dtype=np.float64) for part, accuracies in self.accuracy.items()}
         seconds = self.seconds[-1] if self.seconds else None
-        return Curve(self.run, self.steps, values, {}, known_losses(self.training_loss), seconds)
+        return Curve(self.run, self.steps, _arrays(self.accuracy), {}, known_losses(self.training_loss), seconds)
+
+    @property
+    def curves(self) -> list[Curve]:
+        """Those with evaluations: of the last weights, and of the averaged ones if there are any."""
+        curves = [self.curve] if self.steps else []
+        if self.averaged is not None:
+            steps, accuracy = self.averaged.steps, _arrays(self.averaged.accuracy)
+            curves.append(Curve(self.run, steps, accuracy, seconds=self.seconds[-1], average=self.run.average))
+        return curves
 
     def records(self) -> list[Record]:
         """As the rows of a run's folder."""
-        losses = self.training_loss or [None] * len(self.steps)
-        return [
-            Record(self.run.id, step, *part, self.accuracy[part][i], self.loss[part][i], self.seconds[i], losses[i])
-            for i, step in enumerate(self.steps)
-            for part in self.accuracy
-        ]
+        losses, rows = self.training_loss or [None] * len(self.steps), []
+        for i, step in enumerate(self.steps):
+            for part, values in self.accuracy.items():
+                scores = values[i], self.loss[part][i]
+                rows.append(Record(self.run.id, step, *part, *scores, self.seconds[i], losses[i]))
+            for part, scores in self.averaged.at(step) if self.averaged is not None else ():
+                rows.append(Record(self.run.id, step, *part, *scores, self.seconds[i], average=self.run.average))
+        return rows
 
     def line(self) -> str:
         row: dict[str, Any] = {"run": self.run.describe(), "status": row_values(self.status)}
@@ -112,6 +122,7 @@ class PublishedRun:
         row |= {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
         row |= {"penalties": [astuple(one)[1:] for one in self.penalties], "audit": self.audit}
         row |= {"training_loss": self.training_loss} if self.training_loss else {}
+        row |= {"averaged": self.averaged.describe()} if self.averaged is not None else {}
         return json.dumps(row, separators=(",", ":"))
 
     @classmethod
@@ -122,14 +133,100 @@ class PublishedRun:
         if row.status.run != run.id:
             raise UserError(f"{where}: the status of another run ({row.status.run}), not of {run.id}: {advice}")
         columns = (*row.accuracy, *row.loss, row.seconds, *([row.training_loss] if row.training_loss else []))
-        if any(len(column) != len(row.steps) for column in columns) or list(row.steps) != sorted(set(row.steps)):
-            raise UserError(f"{where}: not one value per evaluation: {advice}")
-        if not len(set(row.parts)) == len(row.parts) == len(row.accuracy) == len(row.loss):
-            raise UserError(f"{where}: not one row per domain and split: {advice}")
+        _check_regular(row.steps, row.parts, columns, len(row.accuracy), len(row.loss), where, advice)
         accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
+        averaged = None if row.averaged is None else AveragedScores.parse(row.averaged, where, advice)
+        if averaged is not None and not (run.average and set(averaged.steps) <= set(row.steps)):
+            raise UserError(f"{where}: averaged weights of an evaluation that its run has not: {advice}")
         penalties = tuple(PenaltyRecord(run.id, *values) for values in row.penalties)
         audit = None if row.audit is None else check_audit(row.audit, where, advice)
-        return cls(run, row.status, row.steps, row.seconds, accuracy, loss, penalties, audit, row.training_loss)
+        more = (penalties, audit, row.training_loss, averaged)
+        return cls(run, row.status, row.steps, row.seconds, accuracy, loss, *more)
+
+
+@dataclass(frozen=True)
+class AveragedScores:
+    """The evaluations of a run's averaged weights, one value each."""
+
+    steps: tuple[int, ...]
+    accuracy: Mapping[DomainSplit, Sequence[float]]
+    loss: Mapping[DomainSplit, Sequence[float]]
+
+    @classmethod
+    def of(cls, run: Run, records: Sequence[Record]) -> "AveragedScores | None":
+        """None if no averaged weights were evaluated."""
+        rows = _by_part(record for record in records if record.average is not None)
+        steps = Curve.of(run, records, run.average).steps if rows else ()
+        if not steps:
+            return None
+        accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
+        loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
+        return cls(steps, accuracy, loss)
+
+    @classmethod
+    def of_columns(cls, columns: Columns) -> "AveragedScores":
+        accuracy = dict(zip(columns.parts, columns.values["accuracy"].T.tolist(), strict=True))
+        return cls(columns.steps, accuracy, _losses(columns))
+
+    def at(self, step: int) -> Iterator[tuple[DomainSplit, tuple[float, float]]]:
+        """(domain and split, (accuracy, loss)) of the evaluation after a step, if there is one."""
+        if step in self.steps:
+            i = self.steps.index(step)
+            for part in self.accuracy:
+                yield part, (self.accuracy[part][i], self.loss[part][i])
+
+    def describe(self) -> dict[str, Any]:
+        values = {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
+        return {"steps": self.steps, "parts": list(self.accuracy), **values}
+
+    @classmethod
+    def parse(cls, row: "_AveragedLine", where: object, advice: str) -> "AveragedScores":
+        columns = (*row.accuracy, *row.loss)
+        _check_regular(row.steps, row.parts, columns, len(row.accuracy), len(row.loss), where, advice)
+        accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
+        return cls(row.steps, accuracy, loss)
+
+
+def _check_regular(
+    steps: Sequence[int],
+    parts: Sequence[DomainSplit],
+    columns: Iterable[Sequence[float]],
+    accuracies: int,
+    losses: int,
+    where: object,
+    advice: str,
+) -> None:
+    """Every evaluation must have all its values, every domain and split its rows."""
+    if any(len(column) != len(steps) for column in columns) or list(steps) != sorted(set(steps)):
+        raise UserError(f"{where}: not one value per evaluation: {advice}")
+    if not len(set(parts)) == len(parts) == accuracies == losses:
+        raise UserError(f"{where}: not one row per domain and split: {advice}")
+
+
+def _by_part(records: Iterable[Record]) -> dict[DomainSplit, dict[int, Record]]:
+    rows: dict[DomainSplit, dict[int, Record]] = {}
+    for record in records:
+        rows.setdefault((record.domain, record.split), {})[record.step] = record
+    return rows
+
+
+def _losses(columns: Columns) -> dict[DomainSplit, list[float]]:
+    by_part = zip(columns.parts, columns.values["loss"].T.tolist(), strict=True)
+    return {part: [_digits(value, 3) for value in losses] for part, losses in by_part}
+
+
+def _arrays(values: Mapping[DomainSplit, Sequence[float]]) -> dict[DomainSplit, Floats]:
+    return {part: np.array(numbers, dtype=np.float64) for part, numbers in values.items()}
+
+
+@dataclass(frozen=True)
+class _AveragedLine:
+    """The fields of a line's averaged weights."""
+
+    steps: tuple[Count, ...]
+    parts: tuple[tuple[str, str], ...]
+    accuracy: tuple[tuple[Fraction, ...], ...]
+    loss: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -146,6 +243,7 @@ class _Line:
     penalties: tuple[tuple[Count, str, float, float, float, float], ...]
     audit: dict[str, Any] | None
     training_loss: tuple[float, ...] = ()
+    averaged: _AveragedLine | None = None
 
 
 def is_published(folder: Path) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import parse
 from domainwise.protocol.checked_lines import intact, unseal
-from domainwise.protocol.columns import Columns, parse_columns
+from domainwise.protocol.columns import Columns, parse_columns, split_averaged
 from domainwise.protocol.records import ADVICE, LARGEST, RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
@@ -32,6 +33,13 @@ class RunRecords:
     run: Run
     curve: Curve
     status: Status | None
+    averaged: Curve | None = None
+    """The evaluations of averaged weights, if there are any."""
+
+    @property
+    def curves(self) -> list[Curve]:
+        """Those with evaluations."""
+        return [curve for curve in (self.curve, self.averaged) if curve is not None and curve.steps]
 
 
 def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
@@ -140,26 +148,36 @@ def read_records(run: Run, path: str) -> RunRecords:
     found = parse_records(data, run)
     if found is None:
         records, status = _folder(run, path).read()
-        return RunRecords(run, Curve.of(run, records), status)
-    columns, status = found
-    if status is None:
+        averaged = Curve.of(run, records, run.average) if run.average else None
+        return RunRecords(run, Curve.of(run, records), status, averaged)
+    if found.status is None:
         _folder(run, path).check_unfinished()
+    averaged = None if found.averaged is None else _curve(run, found.averaged, run.average)
+    return RunRecords(run, _curve(run, found.columns), found.status, averaged)
+
+
+def _curve(run: Run, columns: Columns | None, average: str = "") -> Curve:
     if columns is None:
-        return RunRecords(run, Curve(run, (), {}), status)
+        return Curve(run, (), {})
     accuracy = dict(zip(columns.parts, columns.values["accuracy"].T, strict=True))
     losses = None if columns.training_loss is None else known_losses(columns.training_loss)
-    curve = Curve(run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds)
-    return RunRecords(run, curve, status)
+    return Curve(run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds, average=average)
 
 
 def _folder(run: Run, path: str) -> RunFolder:
     return RunFolder(Path(path).parent, run, Path(path).name)
 
 
-def parse_records(
-    data: bytes, run: Run, wanted: Sequence[str] = ("accuracy",)
-) -> tuple[Columns | None, Status | None] | None:
-    """The columns of a file of records, if it has any, and its status; None if it must be read line by line."""
+class ParsedRecords(NamedTuple):
+    """A file of records: the columns of the last and of the averaged weights, where it has any, and its status."""
+
+    columns: Columns | None
+    averaged: Columns | None
+    status: Status | None
+
+
+def parse_records(data: bytes, run: Run, wanted: Sequence[str] = ("accuracy",)) -> ParsedRecords | None:
+    """What a file of records says; None if it must be read line by line."""
     try:
         lines = unseal(intact(data, "", "")).decode()
         status = None
@@ -170,11 +188,12 @@ def parse_records(
                 return None
     except (ValueError, UserError):
         return None
-    columns = parse_columns(lines, run.id, wanted) if lines else None
-    return None if lines and columns is None else (columns, status)
+    parts = split_averaged(lines, run.average)
+    columns, averaged = (parse_columns(part, run.id, wanted) if part else None for part in parts)
+    unread = any(part and found is None for part, found in zip(parts, (columns, averaged), strict=True))
+    return None if unread else ParsedRecords(columns, averaged, status)
 
 
-def read_curve(folder: RunFolder) -> tuple[Curve, Status | None]:
-    """A run's curve, and how the run ended if it has."""
-    found = read_records(folder.run, str(folder.path))
-    return found.curve, found.status
+def read_curves(folder: RunFolder) -> list[Curve]:
+    """A run's curves: of its last weights and, if it has an average, of the averaged ones."""
+    return read_records(folder.run, str(folder.path)).curves

@@ -1,4 +1,6 @@
-"""The paper's search spaces (appendix A.2 and B), per algorithm and dataset, as exponents of ten.
+"""Search spaces besides DomainBed's: the paper's, and the mild one whose runs can be averaged.
+
+The paper's (appendix A.2 and B) are per algorithm and dataset, as exponents of ten:
 
 tab:searchd, tab:searcha, tab:searchu    multi-source DAT, AT, UAT
 tab:searchsingle                         single-source DAT
@@ -7,7 +9,9 @@ appendix text                            DAT and the learning rate on Mixed-Same
 The ranges of WRM and ADA, the same for every dataset, are those of the algorithms themselves.
 """
 
-from domainwise.protocol.spaces import Fixed, LogUniform, Parameter
+from collections.abc import Mapping
+
+from domainwise.protocol.spaces import Choice, Fixed, LogUniform, Parameter
 
 Exponents = tuple[float, float]
 
@@ -63,6 +67,27 @@ def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[st
     if ranges is not None:
         space |= {name: _log(r, default) for name, r, default in zip(("eps", "alpha"), ranges, (1.0, 0.1), strict=True)}
     return space | EVERY_ALGORITHM.get(dataset, {})
+
+
+MILD_LR = (0.2, 0.6, 1.0)
+"""Learning rates of the mild space, as factors of the default: 1e-5, 3e-5 and 5e-5 for photographs."""
+MILD: dict[str, tuple[float, ...]] = {"dropout": (0.0, 0.1, 0.5), "weight_decay": (1e-4, 1e-6)}
+
+
+def mild_space(space: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """DiWA's mild ranges (Rame et al. 2022, https://arxiv.org/abs/2205.09739, table 5), for weights to be averaged.
+
+    Learning rate, dropout and weight decay take one of a few values; all else stays at its default, and draw 0 is the
+    defaults. For photographs the learning rates are DiWA's, {1, 3, 5}e-5. DiWA has none for small images: there they
+    are the same fractions of the default, {0.2, 0.6, 1}e-3. Learning rates of the wide search lead runs too far apart.
+    """
+    ranges = MILD | {"lr": tuple(float(f"{factor * space['lr'].default:.6g}") for factor in MILD_LR)}
+    return {
+        name: Choice(ranges[name], parameter.default, parameter.minimum, parameter.maximum)
+        if name in ranges
+        else Fixed(parameter.default)
+        for name, parameter in space.items()
+    }
 
 
 def _log(exponents: Exponents, default: float) -> LogUniform:

@@ -90,17 +90,18 @@ class BestSoFar:
     """The best evaluation of a run by its dataset's selection rule, and the accuracy on the unseen domains there."""
 
     run: Run
+    method: Method
     rule: str
     score: float
     unseen: dict[str, float]
 
     def __str__(self) -> str:
-        name = f"{Method.of(self.run)}, draw {self.run.draw}, trial {self.run.trial}"
+        name = f"{self.method}, draw {self.run.draw}, trial {self.run.trial}"
         unseen = [f"{100 * accuracy:.1f} % on {domain}" for domain, accuracy in self.unseen.items()]
         return f"best by {self.rule} validation so far: {name}: {100 * self.score:.1f} %; {', '.join(unseen)}"
 
     def as_json(self) -> dict[str, Any]:
-        run = {"run": self.run.id, "method": str(Method.of(self.run)), "draw": self.run.draw, "trial": self.run.trial}
+        run = {"run": self.run.id, "method": str(self.method), "draw": self.run.draw, "trial": self.run.trial}
         return run | {"selection": self.rule, "score": self.score, "unseen": self.unseen}
 
 
@@ -114,7 +115,7 @@ def best_evaluation(curve: Curve) -> BestSoFar | None:
     scores = np.mean(known, axis=0)
     best = int(scores.argmax())
     unseen = {domain: float(curve.accuracy[domain, "in"][best]) for domain in run.test_domains}
-    return BestSoFar(run, rule, float(scores[best]), unseen)
+    return BestSoFar(run, curve.method, rule, float(scores[best]), unseen)
 
 
 def best_so_far(collection: Collection, runs: Sequence[Run]) -> BestSoFar | None:

@@ -1,7 +1,7 @@
 """Accuracy tables: one per experiment and selection rule, a row per method, mean ± standard error."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class AccuracyTable(Tabular):
     precision: str = "fp32"
     augmentation: str = "none"
     image_size: int = 0
+    recipe: str = ""
     called: str = ""
     """The dataset's title, distinct from those of other datasets."""
     searched: str = "draw"
@@ -94,7 +95,7 @@ class AccuracyTable(Tabular):
         columns = in_order(dataset, {column for by_column in scores.values() for column in by_column})
         rank = {name: i for i, name in enumerate(algorithms)}
         rows = []
-        for method in sorted(scores, key=lambda m: (rank.get(m.algorithm, len(rank)), _natural(str(m)))):
+        for method in sorted(scores, key=lambda method: _place(method, rank)):
             by_column = scores[method]
             other = _baseline(method, baseline, scores)
             gap = paired(by_column, scores[other]) if other not in (None, method) else None
@@ -146,6 +147,7 @@ class AccuracyTable(Tabular):
             self.precision: self.precision != "fp32",
             f"images of {self.image_size} pixels": self.image_size not in (0, usual),
             f"augmentation {self.augmentation}": self.augmentation != "none",
+            self.recipe: bool(self.recipe),
         }
         return [fact for fact, shown in facts.items() if shown]
 
@@ -296,7 +298,7 @@ def accuracy_tables(folder: Path, collection: Collection, selection: str | None,
 def check_baseline(baseline: str, collection: Collection) -> None:
     """A baseline is a registered algorithm or a method of the collection."""
     if baseline not in ALGORITHMS:
-        known = {str(Method.of(run)) for run in collection.runs}
+        known = {str(Method.of(run, average)) for run in collection.runs for average in {"", run.average}}
         if baseline not in known:
             raise unknown("algorithm", baseline, {*ALGORITHMS, *known})
 
@@ -328,7 +330,7 @@ def groups(collection: Collection) -> list[Group]:
         alike.setdefault(replace(one, steps=0), []).append((one, curves))
     result: list[Group] = []
     for members in alike.values():
-        methods = [method for _, curves in members for method in {Method.of(curve.run) for curve in curves}]
+        methods = [method for _, curves in members for method in {curve.method for curve in curves}]
         together = [members] if len(methods) == len(set(methods)) else [[one] for one in members]
         result += [Group(parts[0][0], tuple(curve for _, curves in parts for curve in curves)) for parts in together]
     return result
@@ -347,8 +349,10 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
     bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline)
     rows = []
     for row in bare.rows:
-        curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
-        draws, trials = max(map(len, searches(curves).values())), len({curve.run.trial for curve in curves})
+        curves = [curve for curve in group.curves if curve.method == row.method]
+        members = max(len(curve.run.members) for curve in curves)  # of soups and ensembles
+        draws = max(members, *map(len, searches(curves).values()))
+        trials = len({curve.run.trial for curve in curves})
         shown = row.as_domainbed() if shared.network == DOMAINBED else row
         rows.append(replace(shown, draws=draws, trials=trials, steps=curves[0].run.steps))
     return replace(
@@ -360,7 +364,13 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
         precision=shared.precision,
         augmentation=shared.augmentation,
         image_size=shared.image_size,
+        recipe=shared.recipe,
     )
+
+
+def _place(method: Method, rank: Mapping[str, int]) -> tuple[object, ...]:
+    """Where a row comes: averaged weights after the last ones of the same trainings."""
+    return rank.get(method.algorithm, len(rank)), _natural(str(replace(method, average=""))), method.average
 
 
 def _natural(name: str) -> list[tuple[float, str]]:

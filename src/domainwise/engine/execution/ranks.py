@@ -23,6 +23,7 @@ from torch import Tensor
 from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
+from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
 
 log = logging.getLogger(__name__)
@@ -181,9 +182,13 @@ class SharedRunFolder:
         self._write(self._folder.save_checkpoint, state)
 
     def finish(
-        self, status: Status, model: dict[str, Tensor], best: tuple[int, dict[str, Tensor]] | None = None
+        self,
+        status: Status,
+        model: dict[str, Tensor],
+        best: tuple[int, dict[str, Tensor]] | None = None,
+        averaged: tuple[AveragedSteps, dict[str, Tensor]] | None = None,
     ) -> None:
-        self._write(self._folder.finish, status, model, best)
+        self._write(self._folder.finish, status, model, best, averaged)
 
     def release_locks(self) -> None:
         """Removes all locks of a run that has ended."""

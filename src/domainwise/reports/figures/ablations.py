@@ -99,7 +99,7 @@ def norms(request: Request) -> Drawing:
     """The best of each norm's search, per unseen domain and on average: mean and standard error over trials."""
     by_algorithm: dict[str, dict[str, list[Curve]]] = {}
     for curve in request.curves:
-        if "norm" in curve.run.hparams:
+        if "norm" in curve.run.hparams and not curve.average and not curve.run.combination:
             by_norm = by_algorithm.setdefault(curve.run.algorithm, {})
             by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
     usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}

@@ -27,9 +27,9 @@ class Point:
 
 
 def points(curves: Sequence[Curve], rule: str) -> list[Point]:
-    """One per run and unseen domain with the evaluations that the rule needs."""
+    """One per run and unseen domain with the evaluations that the rule needs, of trained weights alone."""
     result = []
-    for curve in curves:
+    for curve in (curve for curve in curves if not curve.average and not curve.run.combination):
         for unseen in curve.run.test_domains:
             choice = select([curve], unseen, rule)
             if choice is not None:

@@ -94,7 +94,7 @@ def _averages_axis(axis: Axes, known: Sequence[tuple[Row, Estimate]], far: float
             axis.text(edge, position, f"◂ {average}", color=colour, va="center", size=SMALL)
             continue
         axis.errorbar([average.mean], [position], xerr=[average.bar], fmt="o", color=colour, capsize=2.5, markersize=5)
-        if row.method.algorithm == NEUTRAL:
+        if row.method.algorithm == NEUTRAL and not row.method.average and not row.method.combined:
             axis.axvline(average.mean, color=shade(SOFT), linewidth=0.7, linestyle=(0, (4, 2)))
     axis.set_yticks(range(len(known)), [str(row.method) for row, _ in known])
     axis.grid(axis="y", color=shade(HAIR))

@@ -157,13 +157,13 @@ def penalties(request: Request) -> Drawing:
     rows: dict[Method, list[list[PenaltyRecord]]] = {}
     ends: dict[str, Scores] = {penalty: {} for penalty in PENALTIES}
     tracked = read_penalties(request.folder, [curve.run for curve in request.curves])
-    shown = [curve for curve in request.curves if curve.run.id in tracked]
+    shown = [curve for curve in request.curves if curve.run.id in tracked and not curve.average]
     for curve in shown:
         run, values = curve.run, tracked[curve.run.id]
-        rows.setdefault(Method.of(run), []).append(values)
+        rows.setdefault(curve.method, []).append(values)
         for penalty, scores in ends.items():
             last = _by_step(values, penalty)
-            by_run = scores.setdefault(Method.of(run), {}).setdefault(Column(",".join(run.test_domains)), {})
+            by_run = scores.setdefault(curve.method, {}).setdefault(Column(",".join(run.test_domains)), {})
             by_run[run.trial * DRAWS + run.draw] = last[max(last)]
     if not rows:
         raise TooFew(request, "runs that tracked penalties", "--algorithm DAT --track penalties", "train")

@@ -153,8 +153,9 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
         try:
             for column, saved in saved_models.items():
                 shown = _compared(saved)
-                save = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
-                models = attention.restore_all(list(shown.values()), options.data_root, options.device, save)
+                kept = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
+                saves = ["averaged" if method.average else kept for method in shown]
+                models = attention.restore_all(list(shown.values()), options.data_root, options.device, saves)
                 left_out = _left_out(view, column, saved, shown)
                 step = partial(_report, options.progress, f"models, {column} unseen", done, parts)
                 with _threads_for(models[0]):
@@ -268,7 +269,7 @@ def _insight(
         for one in audits
     ]
 
-    weights = [f"{Method.of(trained.run)}: {trained.weights}" for trained in models]
+    weights = [f"{trained.method}: {trained.weights}" for trained in models]
 
     def insight() -> Insight:
         drawn = [one.result() for one in perturbations]
@@ -292,8 +293,8 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
 
 
 def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future[Picture]]":
-    """Of every model that has learned some."""
-    for trained in models:
+    """Of every model that has learned some; averaged weights come with those of the last step."""
+    for trained in (trained for trained in models if not trained.average):
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:
             measured = measure(trained)
             title = f"{measured.method}: the perturbation of each training domain"

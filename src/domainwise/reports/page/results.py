@@ -14,7 +14,7 @@ from domainwise.reports.learning_curves import learning_curves, training_loss
 from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
-from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.collection import Collection, distinct
 from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.tables import AccuracyTable, Group, Row, completeness, groups, table_of
 
@@ -112,10 +112,10 @@ class RunOnAllDomains:
 def runs_on_all_domains(collection: Collection) -> list[RunOnAllDomains]:
     """Accuracies after the last evaluation of each such run, in per cent."""
     runs = []
-    for curve in collection.curves:
+    for curve in distinct(collection.curves):
         if not curve.run.test_domains:
             held_out = {d: 100 * float(v[-1]) for (d, split), v in curve.accuracy.items() if split == "out"}
-            name = f"{Method.of(curve.run)} on {title(curve.run.dataset)}, trial {curve.run.trial}"
+            name = f"{curve.method} on {title(curve.run.dataset)}, trial {curve.run.trial}"
             runs.append(RunOnAllDomains(name, curve.steps[-1], held_out))
     return runs
 
@@ -151,7 +151,7 @@ def _times(group: Group, table: AccuracyTable) -> tuple[Time, ...]:
     """Of every method whose runs say how long they took."""
     times = []
     for row in table.rows:
-        curves = [curve for curve in group.curves if Method.of(curve.run) == row.method]
+        curves = [curve for curve in group.curves if curve.method == row.method and not curve.average]
         known = [curve.seconds for curve in curves if curve.seconds]
         if known:
             mean = sum(known) / len(known)
@@ -167,7 +167,8 @@ def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
     parts = [setting, *table.made_with()]
     parts += [f"without {', '.join(experiment.unused)}"] if experiment.unused else []
     parts += [f"seed {experiment.seed}"] if experiment.seed else []
-    return " · ".join([*parts, counted(len(group.curves), "run"), *complete.sentences])
+    runs = len({curve.run.id for curve in group.curves})
+    return " · ".join([*parts, counted(runs, "run"), *complete.sentences])
 
 
 def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:

@@ -1,0 +1,120 @@
+"""`domainwise soup` and `domainwise ensemble`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from domainwise.cli import options
+from domainwise.cli.output import console, print_json, say
+from domainwise.core.errors import UserError
+
+if TYPE_CHECKING:
+    from domainwise.protocol.runs import Combination
+
+EXAMPLES = (
+    "Examples:  [bold]domainwise sweep --dataset BackgroundDigits --algorithms ERM --space soup --hparams 6[/]"
+    "   ·   [bold]domainwise soup runs/sweep --greedy[/]"
+    "   ·   [bold]domainwise soup runs/sweep --test-domain scene1 --trial 0 --out model[/]"
+)
+ENSEMBLE_EXAMPLES = (
+    "Examples:  [bold]domainwise ensemble runs/sweep[/]"
+    "   ·   [bold]domainwise ensemble runs/sweep --algorithm ERM --test-domain scene1 --trial 0 --out model[/]"
+)
+
+Runs = Annotated[list[Path], typer.Argument(help="A sweep's folder, or the folders of runs (OUT/<run id>).")]
+Algorithm = Annotated[str | None, typer.Option(help="Of a sweep with several, this one.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the model; of a sweep with several, name test domain and trial.")
+]
+
+
+def soup(
+    runs: Runs,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Only runs that do not lower training-domain validation (default: all).")
+    ] = False,
+    algorithm: Algorithm = None,
+    test_domain: options.FilterDomain = None,
+    trial: options.FilterTrial = None,
+    out: Out = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Average the weights of finished runs that share their start: one model, as fast as one run.
+
+    Of a sweep, one soup per test domain and trial. Each is judged on the splits of its runs and recorded beside them,
+    so that table, report and publish show it. Runs share their start where sweep --space soup has made them.
+    """
+    _combine(
+        runs,
+        "greedy soup" if greedy else "uniform soup",
+        algorithm,
+        test_domain,
+        trial,
+        out,
+        data_root,
+        device,
+        as_json,
+    )
+
+
+def ensemble(
+    runs: Runs,
+    algorithm: Algorithm = None,
+    test_domain: options.FilterDomain = None,
+    trial: options.FilterTrial = None,
+    out: Out = None,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    as_json: options.Json = False,
+) -> None:
+    """Average the probabilities of finished runs: one model with the weights, and the cost, of all of them.
+
+    Of a sweep, one ensemble per test domain and trial. Each is judged on the splits of its runs and recorded beside
+    them, so that table, report and publish show it. The runs may have any start.
+    """
+    _combine(runs, "ensemble", algorithm, test_domain, trial, out, data_root, device, as_json)
+
+
+def _combine(
+    runs: Sequence[Path],
+    combination: "Combination",
+    algorithm: str | None,
+    test_domain: str | None,
+    trial: int | None,
+    out: Path | None,
+    data_root: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    from domainwise.core import files
+    from domainwise.models.candidates import RunsWanted
+    from domainwise.models.combination import Combinations
+    from domainwise.models.combine import combine
+
+    wanted = RunsWanted(algorithm, test_domain, trial)
+    sweep = runs[0] if len(runs) == 1 and not (runs[0] / "run.json").exists() else None
+    if sweep is None and out is None:
+        raise UserError("the folders of runs make a model: name its folder", argument="out")
+    made = []
+    for one in combine(runs, combination, wanted, device, data_root, single=out is not None):
+        if out is not None:
+            files.writable_folder(out)
+            model = one.model(device)
+            model.save(out)
+        if sweep is not None:
+            one.record(sweep)
+        made.append(one)
+    result = Combinations(tuple(made))
+    if as_json:
+        print_json({"combinations": result.to_records(), "model": None if out is None else str(out)})
+        return
+    console.print(result)
+    if sweep is not None:
+        say(f"Recorded in {sweep}, beside the runs: domainwise table {sweep}")
+    if out is not None:
+        say(f"Model: {out}; {model.weights}")
+        say(model.unseen)

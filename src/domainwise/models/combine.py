@@ -1,0 +1,214 @@
+"""Soups and ensembles: one model made of several finished runs.
+
+    soup       theta = mean_m theta_m         Wortsman et al. 2022, https://arxiv.org/abs/2203.05482, and for domain
+                                              generalisation DiWA, Rame et al. 2022, https://arxiv.org/abs/2205.09739
+    ensemble   p(y|x) = mean_m p_m(y|x)       EoA, Arpit et al. 2022, https://arxiv.org/abs/2110.10832
+
+Weights can be averaged where runs share their start; probabilities always. A uniform soup takes all runs. A greedy one
+takes them in the order of their validation accuracy and keeps each that does not lower that of the soup; validation is
+that of the training domains, which does not look at the unseen one.
+
+A combination is judged on the splits of its runs and recorded beside them (sweeps read it as one more run, which is
+not trained), so that it is a row of every table. Its weights are saved only as a model of their own.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from domainwise.algorithms.base import Algorithm
+from domainwise.core.errors import UserError, unknown
+from domainwise.data.environments import Environments
+from domainwise.data.find import find_dataset
+from domainwise.engine.assemble import EnsembleAlgorithm
+from domainwise.engine.evaluation import evaluate, splits_to_evaluate
+from domainwise.engine.execution.isolation import RunContext
+from domainwise.engine.restore import TrainedRun, restore
+from domainwise.models.averages import WeightSum, load_average
+from domainwise.models.candidates import Candidates, RunsWanted, chosen_runs, runs_of_sweep
+from domainwise.models.combination import Combined, Member
+from domainwise.models.model import Model
+from domainwise.protocol.runs import Combination, Run
+from domainwise.protocol.saved_weights import saved_weights
+from domainwise.protocol.selection import Method, training_domain_score
+
+RULES = ("uniform", "greedy")
+
+
+def soup(
+    runs: Path | str | Sequence[Path | str],
+    *,
+    rule: str = "uniform",
+    algorithm: str | None = None,
+    test_domain: str | None = None,
+    trial: int | None = None,
+    out: Path | str | None = None,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+) -> Model:
+    """One model whose weights are the mean of those of several finished runs that share their start.
+
+    `runs` is the folder of a sweep, or the folders of runs. Of a sweep with several algorithms, test domains or trials
+    name one of each. The rule is "uniform" (all runs) or "greedy" (those that do not lower the accuracy on held-out
+    samples of the training domains). With `out` the model is saved there. `environments` are the runs' data, where it
+    cannot be loaded by their name.
+    """
+    if rule not in RULES:
+        raise unknown("rule of a soup", rule, RULES)
+    wanted = RunsWanted(algorithm, test_domain, trial)
+    combination: Combination = "greedy soup" if rule == "greedy" else "uniform soup"
+    return _one(runs, combination, wanted, out, device, data_root, environments)
+
+
+def ensemble(
+    runs: Path | str | Sequence[Path | str],
+    *,
+    algorithm: str | None = None,
+    test_domain: str | None = None,
+    trial: int | None = None,
+    out: Path | str | None = None,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+) -> Model:
+    """One model whose probabilities are the mean of those of several finished runs; the arguments are those of `soup`.
+
+    The runs need not share their start. The model holds the weights of all, and predicting takes as many passes.
+    """
+    return _one(runs, "ensemble", RunsWanted(algorithm, test_domain, trial), out, device, data_root, environments)
+
+
+def _one(
+    runs: Path | str | Sequence[Path | str],
+    combination: Combination,
+    wanted: RunsWanted,
+    out: Path | str | None,
+    device: str,
+    data_root: Path | None,
+    environments: Environments | None,
+) -> Model:
+    paths = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(path) for path in runs]
+    (made,) = combine(paths, combination, wanted, device, data_root, environments, single=True)
+    model = made.model(device)
+    if out is not None:
+        model.save(out)
+    return model
+
+
+def combine(
+    paths: Sequence[Path],
+    combination: Combination,
+    wanted: RunsWanted,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+    *,
+    single: bool = False,
+) -> Iterator[Combined]:
+    """Every soup or ensemble of the runs in a sweep's folder, or the one of the runs whose folders these are.
+
+    With `single`, runs that make several are a UserError. What would stop any of them is an error before the first.
+    """
+    groups = find_candidates(paths, combination, wanted)
+    if single and len(groups) > 1:
+        raise _several(paths[0], groups)
+    for group in groups:
+        made, environments = _combine(group, combination, device, data_root, environments)
+        yield made
+
+
+def find_candidates(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[Candidates]:
+    """The groups of runs to combine. Of a sweep, those that share no start are left out of soups, if others do."""
+    if not paths:
+        raise UserError("no runs to combine: give the folder of a sweep, or the folders of runs")
+    if len(paths) == 1 and not (paths[0] / "run.json").exists():
+        groups = runs_of_sweep(paths[0], wanted)
+    else:
+        groups = [chosen_runs(paths)]
+    reasons = [group.start_difference() if combination != "ensemble" else "" for group in groups]
+    if all(reasons):
+        advice = "sweep with the space 'soup' makes runs that do"
+        raise UserError(f"these runs do not share their start, and cannot be averaged: {reasons[0]}; {advice}")
+    chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
+    if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
+        raise UserError(f"{lacking[0].name}: nothing was held out to choose by: make a uniform soup")
+    return chosen
+
+
+def _several(folder: Path, groups: Sequence[Candidates]) -> UserError:
+    """Says which option narrows the runs down to those of one model."""
+    facts: tuple[tuple[str, str, Callable[[Run], object]], ...] = (
+        ("algorithm", "algorithms", lambda run: Method.of(run)),
+        ("test_domain", "test domains", lambda run: "+".join(run.test_domains) or "none"),
+        ("trial", "trials", lambda run: run.trial),
+    )
+    for argument, words, fact in facts:
+        if len(known := dict.fromkeys(str(fact(group.run)) for group in groups)) > 1:
+            return UserError(f"{folder} has runs of several {words} ({', '.join(known)}): name one", argument=argument)
+    return UserError(f"{folder} has runs of several experiments: give the folders of the runs")
+
+
+def _combine(
+    group: Candidates,
+    combination: Combination,
+    device: str,
+    data_root: Path | None,
+    environments: Environments | None,
+) -> tuple[Combined, Environments]:
+    """One soup or ensemble, and the data, to be used again."""
+    data = environments
+    if data is None:
+        data = find_dataset(group.run.dataset).load(data_root, group.run.image_size)
+    changes: dict[str, Any] = {"combination": combination, "members": group.offered, "draw": 0, "track": ()}
+    run = replace(group.run, **changes)
+    members = [Member.of(folder, curve) for folder, curve in zip(group.folders, group.curves, strict=True)]
+    trained = restore(group.folders[0].path, environments=data, device=device)
+    with RunContext(trained.environments.device, run.precision, run.threads):
+        if combination == "ensemble":
+            rest = [restore(one.path, environments=data, device=device) for one in group.folders[1:]]
+            algorithm: Algorithm = EnsembleAlgorithm([trained.algorithm, *(one.algorithm for one in rest)])
+        else:
+            members = _average(trained, group, members, greedy=combination == "greedy soup")
+            algorithm = trained.algorithm
+        splits = splits_to_evaluate(run, trained.environments)
+        scores = evaluate(algorithm, trained.environments, splits, run.train_domains)
+        algorithm.eval()
+    seconds = sum(curve.seconds or 0.0 for curve in group.curves)
+    return Combined(run, tuple(members), algorithm, trained.environments, scores, seconds), data
+
+
+def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, greedy: bool) -> list[Member]:
+    """Gives the algorithm the mean weights of all runs, or of those that a greedy choice keeps; who is used."""
+    order = (
+        sorted(range(len(members)), key=lambda i: -(members[i].validation or 0.0)) if greedy else range(len(members))
+    )
+    total, best, used = WeightSum(), float("-inf"), set()
+    for i in order:
+        tried = total.plus(saved_weights(group.folders[i]).tensors)
+        if greedy:
+            _load(trained, tried)
+            score = _validation(trained)
+            if score < best:
+                continue
+            best = score
+        total = tried
+        used.add(i)
+    _load(trained, total)
+    return [replace(member, used=i in used) for i, member in enumerate(members)]
+
+
+def _load(trained: TrainedRun, total: WeightSum) -> None:
+    """One run's weights stay as they are, statistics included."""
+    if total.count > 1:
+        load_average(trained, total.mean())
+    else:
+        trained.algorithm.load_state_dict(total.mean())
+
+
+def _validation(trained: TrainedRun) -> float:
+    run, data = trained.run, trained.environments
+    splits = {part: rows for part, rows in splits_to_evaluate(run, data).items() if part[0] in run.train_domains}
+    scores = evaluate(trained.algorithm, data, splits, run.train_domains)
+    return training_domain_score(run, {part: accuracy for part, (accuracy, _) in scores.items()}) or 0.0

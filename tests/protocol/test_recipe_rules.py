@@ -1,0 +1,88 @@
+"""Learning rates over time, and what of a recipe is refused before training."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from domainwise.core.errors import UserError
+from domainwise.protocol.recipe import rate_factor
+from domainwise.sweeps.collection import experiment
+from domainwise.sweeps.plan import plan_sweep
+from domainwise.sweeps.plan_run import plan_run
+
+
+def test_cosine_falls_from_one_to_nearly_zero() -> None:
+    factors = [rate_factor("cosine", step, 100) for step in range(100)]
+    assert factors[0] == 1.0 and factors[50] == pytest.approx(0.5) and 0 < factors[99] < 3e-4
+    assert factors == [pytest.approx(0.5 + 0.5 * math.cos(step * math.pi / 100)) for step in range(100)]
+
+
+def test_warm_up_rises_in_a_twentieth_of_the_steps_then_the_cosine_falls() -> None:
+    factors = [rate_factor("warmup-cosine", step, 100) for step in range(100)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[5:] == pytest.approx([0.5 + 0.5 * math.cos(i * math.pi / 95) for i in range(95)])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "warmup-cosine"])
+@pytest.mark.parametrize("steps", [1, 2, 19, 20, 21])
+def test_factors_of_short_runs_are_in_range(schedule: str, steps: int) -> None:
+    factors = [rate_factor(schedule, step, steps) for step in range(steps)]
+    assert max(factors) == 1.0 and min(factors) > 0
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"start": "prob"}, "unknown start 'prob': did you mean 'probe'?"),
+    ({"freeze": "head"}, "unknown part to freeze 'head': known: features"),
+    ({"lr_schedule": "cosin"}, "unknown learning rate schedule 'cosin': did you mean 'cosine'?"),
+    ({"early_stop": -1}, "early_stop must be at least 0, not -1"),
+    ({"early_stop": 3, "held_out": 0.0}, "early_stop needs held-out samples"),
+    ({"early_stop": 3, "average": "swad"}, "swad averages up to an end that it finds itself: leave out early_stop"),
+    ({"clip_gradient": -1.0}, "clip_gradient must be a finite number of at least 0, not -1.0"),
+    ({"clip_gradient": math.nan}, "clip_gradient must be a finite number"),
+    ({"clip_gradient": math.inf}, "clip_gradient must be a finite number"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_a_recipe_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        plan_run("BackgroundDigits", "ERM", [0], **options)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("algorithm", ["CORAL", "MMD", "DANN", "CDANN", "SagNet", "MIRO", "ERMPlusPlus", "ARM"])
+def test_methods_of_the_features_are_refused_where_these_are_frozen(algorithm: str) -> None:
+    with pytest.raises(UserError, match=f"{algorithm} only changes features, which are frozen: choose ERM") as error:
+        plan_run("BackgroundDigits", algorithm, [0], freeze="features")
+    assert error.value.argument == "freeze"
+
+
+@pytest.mark.parametrize("algorithm", ["MTL", "ARM"])
+def test_methods_that_replace_layers_have_no_probe_start(algorithm: str) -> None:
+    with pytest.raises(UserError, match=f"{algorithm} replaces layers of the network"):
+        plan_run("BackgroundDigits", algorithm, [0], start="probe")
+
+
+def test_a_head_that_would_train_alone_to_the_end_is_refused() -> None:
+    with pytest.raises(UserError, match="classifier alone for 100 steps, and there are 100 in all: set more steps"):
+        plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100)
+    assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=101).hparams["head_steps"] == 100
+    assert plan_run("BackgroundDigits", "ERMPlusPlus", [0], steps=100, hparams={"head_steps": 9}).steps == 100
+    both = plan_sweep(
+        "BackgroundDigits", ["ERM", "ERMPlusPlus"], steps=100, draws=2, trials=1, hparams={"head_steps": 9}
+    )
+    assert {run.hparams.get("head_steps") for run in both.runs()} == {None, 9}
+
+
+def test_erm_plus_plus_averages_unless_another_average_is_named() -> None:
+    named = [plan_run("BackgroundDigits", "ERMPlusPlus", [0], average=name).average for name in ("", "none", "ema")]
+    assert named == ["sma", "sma", "ema"] and not plan_run("BackgroundDigits", "ERM", [0]).average
+
+
+def test_runs_of_different_recipes_go_into_different_tables() -> None:
+    plain = plan_run("BackgroundDigits", "ERM", [0])
+    assert plain.recipe == {} and experiment(plain).recipe == ""
+    other = replace(plain, lr_schedule="cosine", clip_gradient=1.0)
+    assert experiment(other).recipe == "lr_schedule cosine, clip_gradient 1.0"
