@@ -311,6 +311,6 @@ def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[
         with mpl.rc_context(settings(dark=dark)):
             figure = draw()
             figure.set_dpi(DOTS)
-            FigureCanvasAgg(figure).print_png(out)
+            FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
         versions.append(address(out.getvalue(), "image/png"))
     return Picture(title, caption, sentences, *versions)
