@@ -88,7 +88,7 @@ TIMELESS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}
 """Metadata that leaves out the time of writing."""
 
 
-def settings(*, dark: bool = False) -> dict[str, Any]:
+def settings(*, dark: bool = False) -> Any:
     """matplotlib's settings for a figure on a white or on a black page."""
     return {name: IN_THE_DARK.get(value, value) for name, value in SETTINGS.items()} if dark else dict(SETTINGS)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from domainwise.reports.style import COLUMNS, TEXT, legend, plain, shade
 
@@ -30,7 +31,7 @@ def label_ends(axes: Sequence[Axes], ends: Sequence[End]) -> None:
     """
     axis = axes[-1]
     figure = axis.get_figure()
-    assert figure is not None
+    assert isinstance(figure, Figure)
     rows = -(-len(axes) // COLUMNS)
     gap = SPACING * TEXT / 72 / (AXES_SHARE * figure.get_figheight() / rows)
     if not 0 < len(ends) <= min(MOST, 1 + 1 / gap):

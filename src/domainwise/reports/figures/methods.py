@@ -171,7 +171,7 @@ def draws(request: Request) -> Drawing:
     shown = [method for averages in by_rule.values() for method in averages]
     styles, names = slots(shown), labels(shown)
     sentences = []
-    ends = []
+    ends: list[End] = []
     for axis, (rule, averages) in zip(axes, by_rule.items(), strict=True):
         ends = []
         for method, by_draws in averages.items():

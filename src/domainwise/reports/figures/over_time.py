@@ -117,7 +117,7 @@ def _over_steps(by_column: Mapping[Column, Sequence[LearningCurve]], label: str,
     figure, axes = panels(by_column, height=2.9)
     methods = list(dict.fromkeys(one.method for curves in by_column.values() for one in curves))
     styles, names = slots(methods), labels(methods)
-    ends = []
+    ends: list[End] = []
     for axis, curves in zip(axes, by_column.values(), strict=True):
         ends = []
         for one in curves:
