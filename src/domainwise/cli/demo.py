@@ -66,13 +66,14 @@ def demo(
     if len(unfinished) == len(runs):
         raise UserError(f"every run failed; the first: {unfinished[0][1].reason}")
     table = demo_table(out)
+    if not as_json:
+        console.print(table)
+        say(sentence(table))
     with interruptible("all runs are kept"):
         page = write_report(out, device)
     if as_json:
         print_json(table.as_json() | {"page": str(page)})
     else:
-        console.print(table)
-        say(sentence(table))
         say(f"Page, to open in a browser: {page}")
     if unfinished:
         raise typer.Exit(1)
