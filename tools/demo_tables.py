@@ -3,24 +3,24 @@
 from math import comb
 
 from domainwise.core.table import Table
-from domainwise.protocol.selection import Method
+from domainwise.protocol.selection import Method, select
 from domainwise.protocol.statistics import Estimate, estimate, selected
 from domainwise.sweeps.tables import groups, table_of
 from published_results import Results
 
 
-def validation(results: Results) -> str:
+def validation(results: Results, until: str = "") -> str:
     """By what settings are chosen: accuracy on held-out images of the training domains, and that on the unseen domain.
 
     Both at the step that training-domain validation selects, mean ± standard error over runs; with two digits, because
     a choice may depend on the second.
     """
     by_method: dict[str, list[tuple[float, float]]] = {}
+    curves = {curve.run: curve.until(int(until)) if until else curve for curve in results.collection.curves}
     for run in results.runs:
-        choice = results.chosen[run]["training-domain"]
-        (curve,) = (curve for curve in results.collection.curves if curve.run == run)
-        held_out = curve.mean(run.train_domains, "out")
-        assert held_out is not None
+        curve, unseen = curves[run], run.test_domains[0]
+        choice, held_out = select([curve], unseen, "training-domain"), curve.mean(run.train_domains, "out")
+        assert choice is not None and held_out is not None
         accuracies = float(held_out[curve.steps.index(choice.step)]), choice.accuracy
         by_method.setdefault(str(Method.of(run)), []).append(accuracies)
     rows = [
