@@ -20,18 +20,18 @@ publish-%: $(READY_IF_OURS)
 	$(DOMAINWISE) publish runs/$* results/$*
 
 # The settings of the demo, chosen by training-domain validation with a seed that the demo does not have: the learning
-# rate of all methods by ERM, then the radius of UAT and of DAT, which agree. `make demo publish-demo` publishes the demo itself.
-DEMO_SHARED := $(DOMAINWISE) sweep --dataset BackgroundDigits --hparams 1 --trials 2 --steps 501 --device cpu \
-    --hparam batch_size=64
-DEMO_SETTINGS := $(DEMO_SHARED) --seed 100 --out runs/demo-settings
+# rate of all methods by ERM, then the radius of UAT and of DAT, which agree, after 300 steps as after 500.
+# `make demo publish-demo` publishes the demo itself.
+DEMO_SHARED := $(DOMAINWISE) sweep --dataset BackgroundDigits --hparams 1 --device cpu --hparam batch_size=64
+DEMO_SETTINGS := $(DEMO_SHARED) --trials 2 --steps 501 --seed 100 --out runs/demo-settings
 reproduce-demo-settings:
 	$(DEMO_SETTINGS) --algorithms ERM --grid lr=0.001,0.002,0.004 $(OPTIONS)
 	$(DEMO_SETTINGS) --algorithms UAT,DAT --hparam lr=0.004 --hparam alpha=0.8 --grid eps=0.5,1,2 $(OPTIONS)
 	$(MAKE) publish-demo-settings
 
 # The demo's runs with five seeds, each in both precisions and with one and two threads; tables keep all of them apart.
-DEMO_RUNS := $(DEMO_SHARED) --algorithms ERM,UAT,DAT --hparam lr=0.004 --hparam eps=0.5 --hparam alpha=0.8 \
-    --out runs/demo-robustness
+DEMO_RUNS := $(DEMO_SHARED) --algorithms ERM,UAT,DAT --trials 3 --steps 351 --hparam lr=0.004 --hparam eps=0.5 \
+    --hparam alpha=0.8 --out runs/demo-robustness
 reproduce-demo-robustness:
 	$(DEMO_RUNS) --seed 0 --threads 1 --precision fp32 $(OPTIONS)
 	$(DEMO_RUNS) --seed 0 --threads 2 --precision bf16 $(OPTIONS)

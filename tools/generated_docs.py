@@ -20,7 +20,7 @@ from domainwise.core.errors import unknown
 from domainwise.core.phrasing import counted
 from domainwise.core.table import NOT_RUN, Table
 from domainwise.protocol.records import PenaltyRecord
-from domainwise.protocol.selection import Method, Selection
+from domainwise.protocol.selection import Method, Selection, select
 from domainwise.protocol.statistics import AVERAGE, Estimate, averages_by_draws, estimate, selected
 from domainwise.reports import paper_comparison
 from domainwise.reports.figures import TooFew, draw
@@ -198,18 +198,18 @@ def _small(values: Sequence[float]) -> str:
     return f"{value.mean:.2g}" if value.error is None else f"{value.mean:.2g} ± {value.error:.1g}"
 
 
-def validation(results: Results) -> str:
+def validation(results: Results, until: str = "") -> str:
     """By what settings are chosen: accuracy on held-out images of the training domains, and that on the unseen domain.
 
     Both at the step that training-domain validation selects, mean ± standard error over runs; with two digits, because
     a choice may depend on the second.
     """
     by_method: dict[str, list[tuple[float, float]]] = {}
+    curves = {curve.run: curve.until(int(until)) if until else curve for curve in results.collection.curves}
     for run in results.runs:
-        choice = results.chosen[run]["training-domain"]
-        (curve,) = (curve for curve in results.collection.curves if curve.run == run)
-        held_out = curve.mean(run.train_domains, "out")
-        assert held_out is not None
+        curve, unseen = curves[run], run.test_domains[0]
+        choice, held_out = select([curve], unseen, "training-domain"), curve.mean(run.train_domains, "out")
+        assert choice is not None and held_out is not None
         accuracies = float(held_out[curve.steps.index(choice.step)]), choice.accuracy
         by_method.setdefault(str(Method.of(run)), []).append(accuracies)
     rows = [
@@ -233,9 +233,9 @@ def robustness(results: Results, name: str, rule: str) -> str:
         row, baseline = by_name[name], by_name["ERM"]
         gap = row.difference
         assert gap is not None
-        tests = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
+        tested = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
         facts = str(settings.seed), settings.precision, str(settings.threads), str(baseline.average), str(row.average)
-        rows.append([*facts, str(gap), *tests, "yes" if gap.clear else "no"])
+        rows.append([*facts, str(gap), *tested, "yes" if gap.clear else "no"])
     tests = ("pairs ahead", "p of the sign test", "p of the t-test", "clear")
     headings = ("seed", "precision", "threads", "ERM", name, f"{name} − ERM", *tests)
     return Table(headings, rows, labels=3).markdown_rows()

@@ -190,7 +190,7 @@ def shown_rows(shown: RunsProgress) -> list[list[str]]:
 
 
 def test_the_live_table_fills_in(tmp_path: Path) -> None:
-    runs = planned()
+    runs = planned(2)
     shown = RunsProgress(runs, tmp_path)
     assert shown_rows(shown) == [[method, *"·····"] for method in METHODS]
     by_cell = {(run.algorithm, run.test_domains[0], run.trial): run for run in runs}

@@ -182,6 +182,7 @@ def test_settings_and_the_validation_they_are_chosen_by(tmp_path: Path) -> None:
         "| DAT (eps 1) | 2 | 71.00 ± 1.00 | 80.00 ± 0.00 |",
         "| DAT (eps 2) | 2 | 91.00 ± 1.00 | 60.00 ± 0.00 |",
     ]
+    assert "| DAT (eps 2) | 2 | 60.00 ± 0.00 | 60.00 ± 0.00 |" in answer(tmp_path, "validation settings until=19")
 
 
 def test_repetitions_of_an_experiment_are_shown_apart(tmp_path: Path) -> None:
