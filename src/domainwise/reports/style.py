@@ -190,7 +190,7 @@ def legend(axes: Sequence[Axes]) -> None:
     handles = {name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     columns = -(-len(handles) // LEGEND_ROWS) or 1
     names = [plain(name) for name in handles]
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
     axes[-1].legend(list(handles.values()), names, ncols=columns, **place)
 
 
