@@ -50,8 +50,9 @@ PAIR = """\
 </picture>"""
 BY_HAND = {
     "pacs-heatmaps.png": "make heatmaps-pacs",
-    "report-light.png": "domainwise report runs/demo, and a screenshot 1120 pixels wide",
-    "report-dark.png": "the same in the browser's dark mode",
+    "report-light.png": "domainwise report results/demo --out page.html, then chromium --headless --hide-scrollbars "
+    "--force-device-scale-factor=2 --window-size=880,1020 --screenshot=FILE page.html",
+    "report-dark.png": "the same, with --blink-settings=preferredColorScheme=0",
 }
 """{file: how it is made}."""
 

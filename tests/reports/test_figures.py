@@ -185,18 +185,22 @@ def scored(folder: Path, levels: dict[str, Sequence[float]], trials: int = 2) ->
     return folder
 
 
+EVERYWHERE = ", with higher means on every unseen domain"
 ERM, BETTER = (0.6, 0.7, 0.8, 0.5), (0.65, 0.76, 0.86, 0.55)
 
 
 @pytest.mark.parametrize(
     ("levels", "claim"),
     [
-        ({"ERM": ERM, "DAT": BETTER}, "DAT is clearly ahead of ERM on every unseen domain (+5.5 points)"),
+        (
+            {"ERM": ERM, "DAT": BETTER},
+            f"DAT is clearly ahead of ERM (+5.5 points){EVERYWHERE}",
+        ),
         ({"ERM": BETTER, "DAT": ERM}, "DAT is clearly behind ERM (-5.5 points)"),
         ({"ERM": ERM, "DAT": (0.61, 0.69, 0.81, 0.49)}, "DAT is not clearly different from ERM (+0.0 points)"),
         (
             {"ERM": ERM, "DAT": BETTER, "UAT": ERM},
-            "DAT (+5.5 points) is clearly ahead of ERM on every unseen domain; UAT is not",
+            f"DAT (+5.5 points) is clearly ahead of ERM{EVERYWHERE}; UAT is not",
         ),
         (
             {"ERM": ERM, "DAT": (0.75, 0.85, 0.94, 0.495), "UAT": ERM},
@@ -205,7 +209,7 @@ ERM, BETTER = (0.6, 0.7, 0.8, 0.5), (0.65, 0.76, 0.86, 0.55)
         ({"ERM": ERM, "DAT": ERM, "UAT": ERM}, "neither UAT nor DAT is clearly ahead of ERM"),
         (
             {"ERM": ERM, "DAT": BETTER, "UAT": (0.64, 0.75, 0.85, 0.54)},
-            "DAT (+5.5 points) and UAT (+4.5 points) are clearly ahead of ERM on every unseen domain",
+            f"DAT (+5.5 points) and UAT (+4.5 points) are clearly ahead of ERM{EVERYWHERE}",
         ),
         (
             {"ERM": ERM, "DAT": BETTER, "UAT": ERM, "IRM": ERM, "CORAL": (0.67, 0.77, 0.87, 0.57)},
@@ -228,7 +232,7 @@ def test_title_and_caption_are_in_the_figure(tmp_path: Path) -> None:
     scored(tmp_path, {"ERM": ERM, "DAT": BETTER})
     for name in ("domains", "methods"):
         drawing = drawn(name, tmp_path)
-        assert drawing.title == "BackgroundDigits: DAT is clearly ahead of ERM on every unseen domain (+5.5 points)"
+        assert drawing.title == f"BackgroundDigits: DAT is clearly ahead of ERM (+5.5 points){EVERYWHERE}"
         assert drawing.figure.get_suptitle().replace("\n", " ") == drawing.title
         assert "1 draw x 2 trials" in drawing.caption and "selected by training-domain" in drawing.caption.lower()
         assert "standard error" in drawing.caption and "chance 10.0" in drawing.caption

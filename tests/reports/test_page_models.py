@@ -60,8 +60,15 @@ def test_attention_audit_and_perturbations_of_every_unseen_domain(whole: tuple[P
         part = text[text.index(f">{heading}</h3>") :]
         assert all(f"<summary>Unseen: {unseen}</summary>" in part for unseen in UNSEEN)
     pictures = [base64.b64decode(data) for data in re.findall(r"data:image/png;base64,([^\"]+)", text)]
-    assert len(pictures) == 4 * len(UNSEEN) + 1, "heatmaps, audit, UAT's and DAT's perturbations; the shift"
-    assert all(Image.open(io.BytesIO(picture)).width > 300 for picture in pictures)
+    assert len(pictures) == 2 * (4 * len(UNSEEN) + 1), (
+        "in light and dark: heatmaps, audit, UAT's and DAT's perturbations; the shift"
+    )
+    grounds = []
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture)) as image:
+            assert image.width > 300
+            grounds.append(image.convert("RGB").getpixel((0, 0)))
+    assert grounds == [(13, 17, 23), (255, 255, 255)] * (len(pictures) // 2)
     assert "% of the heat on the object" in text and "Does the perturbation fit the background?" in text
     assert "Which shift is it?" in text and "diversity shift dominates" in text
     assert "ot shown" not in text and "ot estimated" not in text

@@ -33,7 +33,7 @@ def accuracy_claim(table: AccuracyTable) -> str:
     if len(compared) == 1:
         row, gap = compared[0]
         everywhere = _everywhere(row, table) if ahead else ""
-        return f"{names[row.method]} is {gap.verdict} {baseline}{everywhere} ({gap.mean:+.1f} points)"
+        return f"{names[row.method]} is {gap.verdict} {baseline} ({gap.mean:+.1f} points){everywhere}"
     if not ahead:
         both = f"neither {others[0]} nor {others[1]}" if len(others) == 2 else f"none of {len(others)} methods"
         return f"{both} is clearly ahead of {baseline}"
@@ -55,7 +55,7 @@ def _everywhere(row: Row, table: AccuracyTable) -> str:
         return ""
     pairs = [(row.estimate(column), base.estimate(column)) for column in table.columns]
     above = all(own is not None and other is not None and own.mean > other.mean for own, other in pairs)
-    return " on every unseen domain" if above else ""
+    return ", with higher means on every unseen domain" if above else ""
 
 
 def order_claim(values: Scores, most: str, least: str) -> str:
