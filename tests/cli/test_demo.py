@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from handmade_records import write_run
 from processes import alive, all_gone
 
 RUN_FILES = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}
+REPEATED = ROOT / "results" / "demo-robustness"
 QUICK = ("--steps", "3", "--trials", "1", "--out", "out")
 
 
@@ -88,20 +90,21 @@ def test_the_page_of_the_demo_shows_its_models(domainwise: Command) -> None:
 
 
 def test_what_is_published_is_what_the_demo_trains() -> None:
-    """And the runs of its repetitions are those of other seeds, threads and precisions."""
     published = {run.id for run in collect(ROOT / "results" / "demo").runs}
     assert published == {run.id for run in demo_plan(DEFAULTS.changed(steps=demo.STEPS)).runs()}
-    repeated = collect(ROOT / "results" / "demo-robustness").runs
+
+
+@pytest.mark.skipif(not REPEATED.is_dir(), reason="make reproduce-demo-robustness has not been run to its end")
+def test_the_repetitions_are_demos_with_other_seeds_threads_and_precisions() -> None:
+    """Every seed in both precisions, and both numbers of threads in each precision."""
+    repeated = collect(REPEATED).runs
     settings = {(run.seed, run.threads, run.precision) for run in repeated}
-    assert {(seed, precision) for seed, _, precision in settings} == {
-        (seed, precision) for seed in range(5) for precision in ("fp32", "bf16")
-    }
-    assert {(threads, precision) for _, threads, precision in settings} == {
-        (threads, precision) for threads in (1, 2) for precision in ("fp32", "bf16")
-    }
+    seeds, threads, precisions = set(range(5)), {1, 2}, {"fp32", "bf16"}
+    assert {(seed, precision) for seed, _, precision in settings} == set(product(seeds, precisions))
+    assert {(number, precision) for _, number, precision in settings} == set(product(threads, precisions))
     expected = set()
-    for seed, threads, precision in settings:
-        options = DEFAULTS.changed(steps=demo.STEPS, seed=seed, threads=threads, precision=precision)
+    for seed, number, precision in settings:
+        options = DEFAULTS.changed(steps=demo.STEPS, seed=seed, threads=number, precision=precision)
         expected |= {run.id for run in demo_plan(options).runs()}
     assert {run.id for run in repeated} == expected
 
@@ -174,11 +177,10 @@ def finished(folder: Path, run: Run, accuracy: float) -> Event:
 def test_the_sentence_at_the_end(tmp_path: Path) -> None:
     for run in planned():
         finished(tmp_path, run, {"ERM": 0.8, "UAT": 0.85, "DAT": 0.9}[run.algorithm] + 0.01 * run.trial)
-    said = sentence(demo_table(tmp_path))
-    assert said.startswith(
-        "On backgrounds it never saw, DAT reads 90.5 % of the digits, ERM 80.5 %: +10.0 ± 0.0 points"
+    assert sentence(demo_table(tmp_path)) == (
+        "On backgrounds it never saw, DAT reads 91.0 % of the digits, ERM 81.0 %: "
+        "+10.0 ± 0.0 points over 12 pairs (p = 0.00049, clear)."
     )
-    assert said.endswith("over 8 pairs (p = 0.0078, clear).")
 
 
 def shown_rows(shown: RunsProgress) -> list[list[str]]:

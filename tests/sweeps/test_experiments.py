@@ -46,6 +46,8 @@ def test_an_experiment_continues_what_is_published(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     domainwise = commands(capsys)
+    if not (ROOT / "results" / name).is_dir():
+        pytest.skip("not published yet")
     assert domainwise("unpack", ROOT / "results" / name, tmp_path / "runs").status == 0
     for words in recipe(f"reproduce-{name}"):
         if words[0] in ("sweep", "reproduce"):
