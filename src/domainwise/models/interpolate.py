@@ -216,10 +216,10 @@ def _checked(alphas: Sequence[float]) -> list[float]:
 
 def _fine_tuning(path: Path, save: str) -> FineTuning:
     if (path / "run.json").exists():
-        folder = finished(path)
-        weights = saved_weights(folder, save)
-        seconds = max((curve.seconds or 0.0 for curve in read_curves(folder)), default=0.0)
-        return FineTuning(folder.run, weights.tensors, str(weights), weights.selected, seconds, folder)
+        done = finished(path)
+        weights = saved_weights(done, save)
+        seconds = max((curve.seconds or 0.0 for curve in read_curves(done)), default=0.0)
+        return FineTuning(done.run, weights.tensors, str(weights), weights.selected, seconds, done)
     if not (path / CARD).exists():
         raise UserError(f"{path} is neither a run nor a model: give OUT/<run id> of a training, or a model's folder")
     model = load_model(path, device="cpu")
