@@ -31,6 +31,7 @@ from domainwise.engine.optimisation import clip_gradients
 from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
+from domainwise.protocol.averages import AVERAGES
 from domainwise.sweeps.plan_run import plan_run
 from small_problems import CLASSES, advance, batches, features, make, weights
 
@@ -86,6 +87,32 @@ def test_steps_of_a_phase_are_the_same_operations_and_none_waits(name: str) -> N
         if number > 2:
             assert seen == by_phase.setdefault(algorithm.phase, seen)
     assert len(by_phase) == (2 if name in ("DANN", "CDANN") else 1)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_averaging_is_the_same_operations_in_every_step_and_does_not_wait(average: str) -> None:
+    run = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, average=average)
+    session = Session(run, DATASETS["BackgroundDigits"].load(), torch.device("cpu"))
+    assert session.average is not None
+    seen = []
+    for step in range(3):
+        session.average.schedule(step)
+        with Watch(False) as watch:
+            session.average.update()
+        seen.append(watch.seen)
+    assert seen[0] == seen[1] == seen[2] and len(seen[0]) < 3 * len(session.average.parameters) + 3
+
+
+def test_a_recording_leaves_no_trace_in_the_average(recorder: "Recorder") -> None:
+    """The average is among the tensors that a snapshot puts back."""
+    run = plan_run("BackgroundDigits", "ERM", [0], hparams={"batch_size": 4}, average="ema")
+    session = Session(run, DATASETS["BackgroundDigits"].load(), torch.device("cpu"), execution=Execution("captured"))
+    assert session.captured is not None and session.average is not None
+    before = session.captured._snapshot()
+    session.step()
+    changed = session.average.mean.clone()
+    before.restore()
+    assert not torch.equal(changed, session.average.mean)
 
 
 @pytest.mark.parametrize("bad", ["item", "mask", "constant", "counter"])

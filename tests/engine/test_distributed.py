@@ -21,7 +21,7 @@ from domainwise.engine.train import train
 from domainwise.nets.network import build
 from domainwise.protocol.records import RunFolder
 from processes import listening
-from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, both, few, run
+from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, averaged, both, few, run
 from small_problems import make
 
 Seen = list[dict[str, Any]]
@@ -91,6 +91,19 @@ def test_a_training_leaves_what_it_leaves_alone(seen: Seen, out: Path, tmp_path:
     assert folders[1].load_model().keys() == alone.algorithm.state_dict().keys()
     parts = [folder.model_file.read_bytes() + folder.best_file.read_bytes() for folder in folders[1:]]
     assert parts[0] == parts[1], "interrupted and continued: bit by bit"
+
+
+def test_ranks_average_what_one_process_averages(seen: Seen, out: Path, tmp_path: Path) -> None:
+    for name in ("sma", "swad"):
+        alone = train(averaged(name), tmp_path, device="cpu", environments=few())
+        expected = [(r.step, r.accuracy, r.loss) for r in alone.records]
+        assert len(expected) == (30 if name == "sma" else 20)
+        for rank in seen:
+            assert rank["averaged"][name][0] == "done" and same(rank["averaged"][name][2], expected)
+        (steps, found), (own, weights) = (
+            RunFolder(path, averaged(name)).load_averaged() for path in (out / "out/averaged", tmp_path)
+        )
+        assert steps == own and all(torch.allclose(found[key], weights[key], atol=1e-5) for key in weights)
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(seen: Seen) -> None:

@@ -81,6 +81,13 @@ def test_erm_plus_plus_averages_unless_another_average_is_named() -> None:
     assert named == ["sma", "sma", "ema"] and not plan_run("BackgroundDigits", "ERM", [0]).average
 
 
+def test_runs_and_plans_without_a_recipe_are_those_of_before() -> None:
+    assert plan_run("BackgroundDigits", "DAT", [0]).id == "e9874187cb0fcb30"
+    assert plan_run("BackgroundDigits", "IRM", [0], threads=2).id == "a24e5c5f3df915c3"
+    assert plan_sweep("PACS", ("ERM", "DAT")).id == "4f9b1e0c3701"
+    assert plan_sweep("PACS", ("ERM", "DAT"), lr_schedule="cosine").id != "4f9b1e0c3701"
+
+
 def test_runs_of_different_recipes_go_into_different_tables() -> None:
     plain = plan_run("BackgroundDigits", "ERM", [0])
     assert plain.recipe == {} and experiment(plain).recipe == ""

@@ -56,6 +56,10 @@ def run(name: str = "DAT", **given: Any) -> Run:
     return plan_run("BackgroundDigits", name, [0], hparams=hparams, **settings)
 
 
+def averaged(average: str) -> Run:
+    return run("ERM", average=average, track=[], evaluate_every=6)
+
+
 def few() -> Environments:
     """33 images of each domain, which make odd numbers in both splits' batches."""
     data = DATASETS["BackgroundDigits"].load()
@@ -165,6 +169,7 @@ def trainings(ranks: Ranks, folder: Path) -> dict[str, Any]:
         "continued": trained(run(), "parts", progress=steps.append),
         "steps": steps,
         "again": trained(run(), "parts", progress=steps.append),
+        "averaged": {name: trained(averaged(name), "averaged") for name in ("sma", "swad")},
         "diverged": trained(run("ERM", hparams={"lr": 1e30}), "diverged")[:2],
         "refused": outcome_of(lambda: trained(run(network="resnet18-scratch", track=[]), "refused")),
     }

@@ -27,8 +27,8 @@ class MIRO(ERM):
 
     Paper: Cha et al. 2022, https://arxiv.org/abs/2203.10789.
     Note: a bound on the information that the features keep about the start's, with the paper's encoders: the mean is
-    z_l itself, the variance does not depend on it, and the variances learn ten times as fast (`encoder_lr_factor`). The mean
-    over stages is this project's; the released code sums over stages and halves, so for the five of a ResNet its
+    z_l itself, the variance does not depend on it, and the variances learn ten times as fast (`encoder_lr_factor`). The
+    mean over stages is this project's; the released code sums over stages and halves, so for the five of a ResNet its
     lambda is 2.5 times as strong. The copy is no part of the model that predicts.
     Try it: with pre-trained weights, the larger the data they come from the better; from a random start it only slows
     learning down.

@@ -9,7 +9,7 @@ method of their own in the table, and one more comparison each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +20,7 @@ from domainwise.models.search import Candidate, finished_curves, plan_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
-from domainwise.protocol.statistics import Difference, selected
+from domainwise.protocol.statistics import Difference, Scores, paired, selected
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.plan_run import training_options
@@ -37,6 +37,9 @@ class Comparison(Tabular):
 
     table: AccuracyTable
     tuning: Tuning
+    over_average: Mapping[str, Difference] = field(default_factory=dict)
+    """{method: its difference to the averaged weights of the baseline}."""
+    averaged_baseline: str = ""
 
     def as_table(self) -> Table:
         return replace(self.table.as_table(), notes=(self.sentence,))
@@ -55,9 +58,22 @@ class Comparison(Tabular):
 
     @property
     def winner(self) -> str:
-        """The best of those that are clearly ahead of the baseline; else the baseline, the simplest."""
+        """The best of those that are clearly ahead of the baseline; else the baseline, the simplest.
+
+        Where the averaged weights of the baseline are among them, another must be clearly ahead of those, too.
+        """
+        return self.averaged_baseline if self._is_average_enough else self._best_ahead
+
+    @property
+    def _best_ahead(self) -> str:
         ahead = [name for name, gap in self.gaps.items() if gap.mean > 0 and gap.clear]
         return max(ahead, key=lambda name: self.gaps[name].mean, default=self.baseline)
+
+    @property
+    def _is_average_enough(self) -> bool:
+        """Whether averaging the baseline is clearly better than the baseline, and the best not clearly than that."""
+        gap, best = self.gaps.get(self.averaged_baseline), self.over_average.get(self._best_ahead)
+        return gap is not None and gap.mean > 0 and gap.clear and best is not None and not best.clear
 
     @property
     def sentence(self) -> str:
@@ -65,7 +81,11 @@ class Comparison(Tabular):
             return f"Only {self.baseline} was tried: nothing to compare it with."
         name = self.winner
         if name != self.baseline:
-            return f"Ship {name}: on the domains left out, {self.gaps[name].sentence(name, self.baseline)}."
+            why = self.gaps[name].sentence(name, self.baseline)
+            if self._is_average_enough:
+                best = self._best_ahead
+                why = f"{why}; {self.over_average[best].sentence(best, name)}"
+            return f"Ship {name}: on the domains left out, {why}."
         best = max(self.gaps, key=lambda other: self.gaps[other].mean)
         gap = self.gaps[best].sentence(best, self.baseline)
         return f"Ship {name}: on the domains left out, no other is clearly ahead of it; {gap}."
@@ -78,6 +98,8 @@ class Comparison(Tabular):
         chosen = self.chosen()
         return {
             "winner": self.winner,
+            "algorithm": chosen.algorithm,
+            "average": chosen.average,
             "sentence": self.sentence,
             "clear": {name: gap.clear for name, gap in self.gaps.items()},
             "p": {name: gap.p for name, gap in self.gaps.items()},
@@ -126,4 +148,13 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     baseline = "ERM" if "ERM" in names else names[0]
     table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
-    return Comparison(replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate"), tuning)
+    table = replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate")
+    averaged = Method(baseline, average=plan.options.average)
+    return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1), str(averaged))
+
+
+def _over_average(methods: Scores, averaged: Method, comparisons: int) -> dict[str, Difference]:
+    """The differences of other algorithms to averaged weights of the baseline, besides so many comparisons."""
+    others = [method for method in methods if averaged.average and method.algorithm != averaged.algorithm]
+    gaps = {str(method): paired(methods[method], methods[averaged]) for method in others if averaged in methods}
+    return {name: replace(gap, comparisons=comparisons + len(gaps)) for name, gap in gaps.items() if gap is not None}
