@@ -10,7 +10,16 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.risk import ERM
 from domainwise.core.registry import first_paragraph
-from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform
+from domainwise.protocol.spaces import (
+    ByScale,
+    Choice,
+    Fixed,
+    LogInteger,
+    LogUniform,
+    Parameter,
+    Uniform,
+    UniformInteger,
+)
 
 INTRODUCTION = """# Methods
 
@@ -60,6 +69,8 @@ def describe(parameter: Parameter | ByScale) -> str:
             return small if small == image else f"{small}; on photographs {image}"
         case LogUniform():
             return f"{parameter.default:g}, random 10^U({parameter.low:g}, {parameter.high:g})"
+        case UniformInteger():
+            return f"{parameter.default}, random floor U({parameter.low:g}, {parameter.high:g})"
         case Uniform():
             return f"{parameter.default:.3g}, random U({parameter.low:g}, {parameter.high:g})"
         case LogInteger():

@@ -262,7 +262,10 @@ def test_evaluated_in_batches_of_the_training_size(name: str, groups: list[int])
     assert [domain for _, domain in calls] == [1] * (len(calls) // 2) + [None] * (len(calls) // 2)
 
 
-WHOLE = {"ERM", "IRM", "VREx", "GroupDRO", "AT", "UAT", "DAT", "LDAT", "Mixup", "WRM", "MLDG", "EnsembleUAT"}
+WHOLE = {
+    *("ERM", "IRM", "VREx", "GroupDRO", "SD", "AT", "UAT", "DAT", "LDAT", "Mixup", "WRM", "MLDG", "EnsembleUAT"),
+    *("Fish", "ANDMask", "SANDMask", "IGA"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -9,7 +9,7 @@ import pytest
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.protocol import spaces
-from domainwise.protocol.spaces import Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform, Value
+from domainwise.protocol.spaces import Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform, UniformInteger, Value
 
 SCALES: list[spaces.Scale] = ["small", "image"]
 EVERY = sorted(ALGORITHMS)
@@ -17,6 +17,7 @@ COMMON = ["ERM", "IRM", "AT", "UAT", "DAT"]
 TOY: dict[str, Parameter] = {
     "rate": LogUniform(-4, -1, default=1e-3),
     "width": LogInteger(3, 9, default=64, base=2, minimum=1),
+    "delay": UniformInteger(10, 20, default=15),
     "share": Uniform(0.25, 0.75, default=0.5, maximum=1.0),
     "kind": Choice(("a", "b", "c"), default="b"),
     "fixed": Fixed(2.0),
@@ -160,6 +161,12 @@ def test_log_integers_are_rounded_down(u: float, value: int) -> None:
     assert TOY["width"].at(u) == value
 
 
+def test_uniform_integers_are_floored_ints() -> None:
+    values = draws("delay")
+    assert all(type(value) is int for value in values) and set(values) == set(range(10, 20))
+    assert all(values.count(number) / len(values) == pytest.approx(0.1, abs=0.02) for number in range(10, 20))
+
+
 def test_choices_are_equally_likely() -> None:
     values = draws("kind")
     for option in "abc":
@@ -192,6 +199,8 @@ def overridden(name: str, value: Value) -> Value:
         ("width", 0, "at least 1"),
         ("width", 8.0, "a whole number"),
         ("width", "8", "a whole number"),
+        ("delay", 12.5, "a whole number"),
+        ("delay", -1, "at least 0"),
         ("width", False, "a whole number"),
         ("width", math.nan, "a whole number"),
         ("kind", "d", "one of a, b, c"),
@@ -272,7 +281,7 @@ def test_override_leaves_the_rest_and_its_arguments_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"), [("widht", "'width'"), ("Rate", "'rate'"), ("zzzz", "known: count, fixed, kind")]
+    ("given", "hint"), [("widht", "'width'"), ("Rate", "'rate'"), ("zzzz", "known: count, delay, fixed")]
 )
 def test_unknown_names_suggest_the_nearest(given: str, hint: str) -> None:
     with pytest.raises(UserError, match=hint) as caught:

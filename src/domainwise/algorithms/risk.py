@@ -1,5 +1,7 @@
 """Risks: methods that weigh or penalise the domains' average losses R_e."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, softmax
 
@@ -20,7 +22,9 @@ class ERM(Algorithm):
 
 
 class Penalised(ERM):
-    """mean_e R_e + weight * penalty; weight is 1 for `anneal` steps, then `penalty`, and Adam restarts there."""
+    """mean_e R_e + weight * penalty; weight is `before` for `anneal` steps, then `penalty`, and Adam restarts there."""
+
+    before: ClassVar[float] = 1.0
 
     space = ERM.space | {
         "penalty": LogUniform(-1, 5, default=100.0),
@@ -31,7 +35,7 @@ class Penalised(ERM):
 
     def setup(self) -> None:
         super().setup()
-        self.register_buffer("weight", torch.ones(()))
+        self.register_buffer("weight", torch.full((), self.before))
 
     def schedule(self, step: int, draw: Draw) -> None:
         super().schedule(step, draw)
@@ -54,9 +58,7 @@ class IRM(Penalised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.logits(x)
-        slopes = scale_derivative(logits, y)
-        penalties = slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)
-        return cross_entropy(logits, y).mean() + self.weight * penalties.mean()
+        return cross_entropy(logits, y).mean() + self.weight * irm_penalties(logits, y).mean()
 
 
 @algorithm
@@ -98,6 +100,28 @@ class GroupDRO(ERM):
         q = (self.q.log() + self.hparams["eta"] * risks.detach()).softmax(0)  # no overflow, however large the risks
         self.q.copy_(q)
         return q @ risks
+
+
+@algorithm
+class SD(ERM):
+    """Spectral decoupling, no logit may grow: mean_e R_e + lambda mean(logit^2), over samples and classes.
+
+    Paper: Pezeshki et al. 2021, https://arxiv.org/abs/2011.09468.
+    Note: the mean over classes and the missing factor 1/2 are DomainBed's; its range of lambda belongs to them.
+    Try it: when a few easy features are learned first and starve the others; it costs nothing.
+    """
+
+    space = ERM.space | {"penalty": LogUniform(-5, -1, default=0.1)}
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        logits = self.logits(x)
+        return cross_entropy(logits, y).mean() + self.hparams["penalty"] * logits.square().mean()
+
+
+def irm_penalties(logits: Tensor, y: Tensor) -> Tensor:
+    """IRM's penalty [E]: the product of the derivatives on the even and the odd half of a domain's batch."""
+    slopes = scale_derivative(logits, y)
+    return slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)
 
 
 def scale_derivative(logits: Tensor, y: Tensor) -> Tensor:
