@@ -93,6 +93,9 @@ ORDERED = {
     "MLDG": "a random ring of pairs",
     "Fish": "the domains in random order",
     "SagNet": "samples swap styles at random",
+    "SelfReg": "random partners",
+    "CausIRL_CORAL": "random parts of the batches",
+    "CausIRL_MMD": "random parts of the batches",
 }
 
 

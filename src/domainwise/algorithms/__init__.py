@@ -7,7 +7,19 @@ from domainwise.core.registry import Registry
 if TYPE_CHECKING:
     from domainwise.algorithms.base import Algorithm
 
-FAMILIES = ("risk", "adversarial", "transport", "match", "mix", "meta", "style", "bottleneck", "gradients")
+FAMILIES = (
+    "risk",
+    "adversarial",
+    "transport",
+    "match",
+    "mix",
+    "meta",
+    "style",
+    "bottleneck",
+    "gradients",
+    "contrast",
+    "causal",
+)
 
 ALGORITHMS: "Registry[type[Algorithm]]" = Registry(
     "algorithm", tuple(f"{__name__}.{family}" for family in FAMILIES), decorator="algorithm"
