@@ -263,7 +263,23 @@ def test_evaluated_in_batches_of_the_training_size(name: str, groups: list[int])
 
 
 WHOLE = {
-    *("ERM", "IRM", "VREx", "GroupDRO", "SD", "AT", "UAT", "DAT", "LDAT", "Mixup", "WRM", "MLDG", "EnsembleUAT"),
+    *(
+        "ERM",
+        "IRM",
+        "VREx",
+        "GroupDRO",
+        "SD",
+        "EQRM",
+        "RDM",
+        "AT",
+        "UAT",
+        "DAT",
+        "LDAT",
+        "Mixup",
+        "WRM",
+        "MLDG",
+        "EnsembleUAT",
+    ),
     *("Fish", "ANDMask", "SANDMask", "IGA"),
 }
 

@@ -118,9 +118,9 @@ def test_a_mask_of_nothing_stops_all_and_domains_that_are_alike_mask_nothing() -
     """DomainBed's default of SANDMask, tau = 1; and variances of zero, by which nothing may be divided."""
     stopped, (x, y) = make("SANDMask", tau=1.0), batches(1)[0]
     before = [p.detach().clone() for p in stopped.parameters()]
-    advance(stopped, [(x, y)])
-    assert all(torch.equal(a, b) for a, b in zip(before, stopped.parameters(), strict=True))
     alike = (x[:1].expand_as(x).contiguous(), y[:1].expand_as(y).contiguous())
+    advance(stopped, [(x, y), alike])
+    assert all(torch.equal(a, b) for a, b in zip(before, stopped.parameters(), strict=True))
     nets = [make(name, lr=0.01) for name in ("ERM", "ANDMask", "SANDMask")]
     for algorithm in nets:
         advance(algorithm, [alike] * 3)
