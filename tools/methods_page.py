@@ -105,7 +105,7 @@ def costs_table(cases: list[dict[str, Any]]) -> str:
     headings = [f"{case['network']}, {case['size']} px, {case['images']} images" for case in cases]
     rows = [["ERM", *(f"{1000 * case['erm_seconds']:.3g} ms" for case in cases)]]
     for name in (name for name in ALGORITHMS if name != "ERM"):
-        ratios = [case["times_erm"][name] for case in cases]
+        ratios = [case["times_erm"].get(name) for case in cases]
         rows.append([name, *("" if ratio is None else f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in ratios)])
     lines = [["method", *headings], ["---", *["---:"] * len(cases)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -94,6 +94,7 @@ ORDERED = {
     "Fish": "the domains in random order",
     "SagNet": "samples swap styles at random",
     "SelfReg": "random partners",
+    "ADRMX": "random partners",
     "CausIRL_CORAL": "random parts of the batches",
     "CausIRL_MMD": "random parts of the batches",
 }

@@ -19,6 +19,8 @@ FAMILIES = (
     "gradients",
     "contrast",
     "causal",
+    "transfer",
+    "discriminator",
 )
 
 ALGORITHMS: "Registry[type[Algorithm]]" = Registry(

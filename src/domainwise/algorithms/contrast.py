@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from domainwise.algorithms.base import algorithm, batch_size, cross_entropy
 from domainwise.algorithms.risk import ERM
@@ -127,3 +128,14 @@ class CondCAD(ContrastiveBottleneck):
     """
 
     conditional = True
+
+
+def supervised_contrast(z: Tensor, y: Tensor, temperature: float = 0.07) -> Tensor:
+    """-log p_ij, p_i the softmax over j != i of cos(z_i, z_j) / t: the mean over j of i's class and over i."""
+    samples, labels = F.normalize(z.flatten(0, 1), dim=1), y.flatten()
+    similarities = samples @ samples.T / temperature
+    others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)
+    alike = others & (labels[:, None] == labels)
+    log_shares = similarities - logsumexp_where(others, similarities)[:, None]
+    means = log_shares.masked_fill(~alike, 0).sum(1) / alike.sum(1).clamp_min(1)
+    return -means.sum() / alike.any(1).sum().clamp_min(1)
