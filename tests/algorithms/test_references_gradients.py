@@ -129,6 +129,19 @@ def test_a_mask_of_nothing_stops_all_and_domains_that_are_alike_mask_nothing() -
             agree((a.detach(), b.detach()))
 
 
+@pytest.mark.parametrize("name", ["ANDMask", "SANDMask", "MLDG"])
+def test_gradients_set_by_hand_have_the_layout_of_the_weights(name: str) -> None:
+    """Images are read channels last, and so are weights; a fused Adam takes both as they lie in memory."""
+    plain, other = (make(name, lr=0.01) for _ in range(2))
+    other.network.to(memory_format=torch.channels_last)
+    other.optimizers = other.make_optimizers()
+    for algorithm in (plain, other):
+        advance(algorithm, batches(3))
+    assert not other.network.features[0].weight.is_contiguous()
+    for a, b in zip(plain.parameters(), other.parameters(), strict=True):
+        agree((a.detach(), b.detach()))
+
+
 def test_iga() -> None:
     def iga(twin: Algorithm, x: Tensor, y: Tensor, number: int) -> Tensor:
         values = risks(twin, x, y)

@@ -49,7 +49,7 @@ def vector(head: nn.Linear) -> Tensor:
     return torch.cat([head.weight, head.bias[:, None]], 1)
 
 
-@pytest.mark.parametrize("largest", [10.0, 0.02], ids=["ten terms", "ended"])
+@pytest.mark.parametrize("largest", [10.0, 0.72], ids=["ten terms", "ended early"])
 def test_trm(largest: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads as modules, gradients and Hessians by autograd, entry by entry."""
     monkeypatch.setattr(type(make("TRM")), "largest", largest)
@@ -100,4 +100,4 @@ def test_trm(largest: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
     settings = {"cos_lambda": 0.7, "anneal": 2, "eta": 0.5, "weight_decay": 0.1}
     same_course("TRM", descending(trm), steps=4, **settings)
-    assert (min(ended) < 10) == (largest < 1)
+    assert ended == ([10] * 6 if largest > 1 else [3, 10, 5, 2, 10, 10]), "each series ends by itself"

@@ -125,7 +125,8 @@ class MaskedGradients(DomainGradients):
         risks, gradients = self.domain_gradients(x, y)
         for parameter, of_domains in gradients.items():
             mask = self.mask(of_domains)
-            parameter.grad = mask * of_domains.mean(0) / (1e-10 + mask.mean())
+            followed = mask * of_domains.mean(0) / (1e-10 + mask.mean())
+            parameter.grad = torch.empty_like(parameter).copy_(followed)  # in the parameter's layout, as Adam reads it
         self.optimizers["network"].step()
         return risks.detach().mean()
 

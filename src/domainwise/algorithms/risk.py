@@ -152,7 +152,7 @@ class EQRM(Delayed):
     Paper: Eastwood et al. 2022, https://arxiv.org/abs/2207.09944.
     Note: ERM before the anneal step, where Adam restarts with another learning rate. The quantile is found by bisection
     and its derivative is exact (DomainBed's is that of the ends of the interval it begins with). In DomainBed's random
-    search the anneal step is no whole number, so that neither happens there.
+    search the anneal step is not a whole number, so Adam never restarts there and keeps its learning rate.
     Try it: with many training domains, to do well on most new ones rather than on average.
     """
 
@@ -189,7 +189,8 @@ class RDM(Delayed):
     l are the losses of all samples and l_w those of domain w; mu and mu_w embed them by eight Gaussian kernels.
 
     Paper: Nguyen et al. 2024, https://arxiv.org/abs/2310.18598.
-    Note: ERM before the anneal step, where Adam restarts with another learning rate.
+    Note: lambda is `penalty` and nu is `variance`. ERM before the anneal step, where Adam restarts with another
+    learning rate.
     Try it: instead of VREx when the spread of losses within domains matters too; it needs large batches.
     """
 

@@ -20,8 +20,8 @@ class Transfer(ERM):
 
     Paper: Zhang et al. 2021, https://arxiv.org/abs/2106.03632.
     Note: h' is a constant for the gradient, so its term moves the features alone. One Adam step descends the sum;
-    DomainBed makes one step per term, the second with the h' of the step before. Its random search trains no features
-    (its option `gda`); here it does.
+    DomainBed makes one step per term, the second with the h' of the step before. DomainBed's random search sets an
+    option, `gda`, that trains neither features nor classifier; it does not exist here.
     Try it: when the classifier is to be retrained or fine-tuned on the new domain.
     """
 
@@ -68,9 +68,9 @@ class TRM(ERM):
     is how w_q answers to the features. a_q weighs the hardest domains most: a_qp <- a_qp exp(eta R_p(w_q)), normalised.
 
     Paper: Xu & Jaakkola 2021, https://arxiv.org/abs/2110.09940.
-    Note: ERM for `anneal` steps. As in DomainBed the series ends early where an entry of it exceeds 10. Unlike there
-    the classifiers w_q start from the network's, v_q covers biases too, and a_qp grows by the risk itself, not by a_qp
-    times it.
+    Note: c is `cos_lambda`. ERM for `anneal` steps. As in DomainBed the series ends early where an entry of it exceeds
+    10. Unlike there the classifiers w_q start from the network's, v_q covers biases too, and a_qp grows by the risk
+    itself, not by a_qp times it.
     Try it: when each domain alone would lead to another classifier.
     """
 
