@@ -28,8 +28,17 @@ from small_problems import CLASSES, SHAPE, advance, batches, features, make
 
 SIZE, STEPS, BATCH = 2, 20, 5
 EVERY = sorted(ALGORITHMS)
-SHORT = {"anneal": 3, "min_steps": 2, "phases": 2, "memory": 20, "d_steps": 2, "gradient_penalty": 0.1, "dropout": 0.3}
-SHORT["head_steps"] = 2
+SHORT = {
+    "anneal": 3,
+    "ib_anneal": 3,
+    "head_steps": 2,
+    "min_steps": 2,
+    "phases": 2,
+    "memory": 20,
+    "d_steps": 2,
+    "gradient_penalty": 0.1,
+    "dropout": 0.3,
+}
 
 
 def algorithm(name: str, dtype: torch.dtype = torch.float64, precision: str = "fp32", **hparams: Any) -> Algorithm:
