@@ -383,7 +383,9 @@ def test_the_soup_space_draws_mild_values_from_one_start() -> None:
         assert {run.hparams["lr"] for run in found} == rates[name]
         assert {run.hparams["dropout"] for run in found} == {0.0, 0.1, 0.5}
         assert {run.hparams["weight_decay"] for run in found} == {0.0, 1e-4, 1e-6}, "draw 0 is the defaults"
-        assert len({run.hparams["batch_size"] for run in found}) == 1
+        assert len({(run.algorithm, run.hparams["batch_size"]) for run in found}) == len(
+            {run.algorithm for run in found}
+        )
         assert {(run.variant, run.shared_start) for run in found} == {("mild", True)}
     starts = {run.algorithm: run.start for run in runs["PACS"]}
     assert starts == {"ERM": "probe", "ARM": ""} and {run.start for run in runs["small"]} == {""}
