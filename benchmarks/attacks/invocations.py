@@ -57,7 +57,7 @@ def base(workspace: Path) -> dict[str, tuple[str, ...]]:
         "evaluate": ("model", "--data", data),
         "drift": ("model", f"{data}/lab"),
         "export": ("model", "--to", "torch", "--out", "out.pt2"),
-        "interpolate": ("model", "--at", "0,1"),
+        "interpolate": ("model", "--alphas", "0,1"),
         "soup": ("sweep", "--algorithm", "ERM"),
         "ensemble": ("sweep", "--algorithm", "ERM"),
         "sweep": (*sweep_arguments(workspace, "out")[1:], "--hparams", "1"),
