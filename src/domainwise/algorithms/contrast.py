@@ -131,8 +131,11 @@ class CondCAD(ContrastiveBottleneck):
 
 
 def supervised_contrast(z: Tensor, y: Tensor, temperature: float = 0.07) -> Tensor:
-    """-log p_ij, p_i the softmax over j != i of cos(z_i, z_j) / t: the mean over j of i's class and over i."""
-    samples, labels = F.normalize(z.flatten(0, 1), dim=1), y.flatten()
+    """-log p_ij, p_i the softmax over j != i of cos(z_i, z_j) / t: the mean over j of i's class and over i.
+
+    Vectors shorter than 0.01 are divided by that instead of their length: the gradient of a direction has no limit.
+    """
+    samples, labels = F.normalize(z.flatten(0, 1), dim=1, eps=0.01), y.flatten()
     similarities = samples @ samples.T / temperature
     others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)
     alike = others & (labels[:, None] == labels)
