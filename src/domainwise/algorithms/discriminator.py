@@ -81,7 +81,7 @@ class ADRMX(DANN):
     Try it: when what is typical of a domain helps there; it takes twice the memory.
     """
 
-    passes = 1.1
+    passes = 1.5
     space = ERM.space | {
         "lr": ByScale(
             small=Choice((5e-4, 1e-3, 2e-3, 3e-3), default=3e-3), image=Choice((2e-5, 3e-5, 4e-5, 5e-5), default=3e-5)
