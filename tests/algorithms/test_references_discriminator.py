@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.contrast import supervised_contrast
 from references import Adam, Step, compare, noise, risk, same_course
 from small_problems import advance, batches, make
 
@@ -66,8 +67,8 @@ def relu_layers(layers: nn.Sequential, h: Tensor) -> Tensor:
 def contrast(z: Tensor, labels: list[int]) -> Tensor:
     units = []
     for one in z:
-        length = one.pow(2).sum().sqrt() if one.detach().abs().max() > 0 else 1e-12
-        units.append(one / length)
+        long = one.detach().pow(2).sum().sqrt() >= 0.01
+        units.append(one / one.pow(2).sum().sqrt() if long else one / 0.01)
     terms = []
     for i, mine in enumerate(units):
         weights = {j: (mine @ other / 0.07).exp() for j, other in enumerate(units) if j != i}
@@ -154,6 +155,15 @@ def test_a_remix_takes_the_domains_part_from_another_domain_or_is_left_out() -> 
         chosen.add((first, second))
         assert loss == pytest.approx(float(nn.functional.cross_entropy(remix[None, :3], torch.tensor([0]))) / 3)
     assert {(a // 4, b // 4) for a, b in chosen} == {(0, 1), (1, 0)} and len(chosen) > 20
+
+
+def test_directions_of_short_vectors_have_no_large_gradients() -> None:
+    """Both networks start alike: with dropout some differences of their features are zero, and others are not."""
+    z = torch.randn(3, 4, 5, generator=noise(), dtype=torch.float64)
+    z[0, 1] = 0
+    z[1, 2] *= 1e-9
+    (gradient,) = torch.autograd.grad(supervised_contrast(z.requires_grad_(), batches(1)[0][1]), z)
+    assert 1 < gradient.abs().max() < 1e3
 
 
 def test_adrmx_predicts_by_the_networks_features() -> None:

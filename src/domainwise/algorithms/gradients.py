@@ -79,6 +79,7 @@ class Fish(ERM):
     """
 
     needs_domains = 2
+    passes = 1.5
     space = ERM.space | {"meta_lr": Choice((0.05, 0.1, 0.5), default=0.5, maximum=1.0)}
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +117,8 @@ class DomainGradients(ERM):
 
 class MaskedGradients(DomainGradients):
     """One Adam step along the mean gradient times a mask; each tensor's is divided by the mask's mean."""
+
+    passes = 1.5
 
     def mask(self, gradients: Tensor) -> Tensor:
         """How much of each entry to follow, in [0, 1], from the gradients of the domains [E, ...]."""
@@ -181,7 +184,7 @@ class IGA(DomainGradients):
     """
 
     differentiates_twice = True
-    passes = 3.0
+    passes = 4.0
     space = ERM.space | {"penalty": LogUniform(1, 5, default=1000.0)}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
