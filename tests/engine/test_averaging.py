@@ -108,7 +108,8 @@ def test_ema_is_the_recursion() -> None:
 def test_every_algorithm_can_be_averaged(name: str) -> None:
     """Of all parameters the mean of two steps; the algorithm, its buffers included, does not notice."""
     run = plan(average="sma")
-    plain, algorithm, data = make(name), make(name), batches(EARLY + 2)
+    at_once = {"head_steps": 0} if name == "ERMPlusPlus" else {}
+    plain, algorithm, data = make(name, **at_once), make(name, **at_once), batches(EARLY + 2)
     average = WeightAverage(run, algorithm, lambda: (x for x, _ in batches(3)))
     seen: list[list[Tensor]] = []
     for number, batch in enumerate(data):
@@ -363,3 +364,14 @@ def test_after_its_end_swad_validates_no_more() -> None:
     session.step()
     evaluations.launch(1)
     assert evaluations.results(1) is None and not session.average.valley.losses
+
+
+def test_swad_can_be_asked_at_any_time() -> None:
+    """As if the training ended there: every step so far, while no start is found."""
+    seen: list[dict[str, Tensor]] = []
+    for session, weights in weights_of_steps(plan("ERM", average="swad", steps=5, lr=0.01)):
+        seen.append(weights)
+        assert session.average is not None and close(session.average.state_dict(), mean(seen))
+        if len(seen) in (1, 3):
+            session.average.observe(len(seen) - 1, 9 - len(seen))
+    assert session.average.steps(4, selected=False) == averages.AveragedSteps("swad", 0, 4, 4, False)
