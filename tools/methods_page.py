@@ -10,7 +10,16 @@ from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
 from domainwise.algorithms.risk import ERM
 from domainwise.core.registry import first_paragraph
-from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform
+from domainwise.protocol.spaces import (
+    ByScale,
+    Choice,
+    Fixed,
+    LogInteger,
+    LogUniform,
+    Parameter,
+    Uniform,
+    UniformInteger,
+)
 
 INTRODUCTION = """# Methods
 
@@ -61,6 +70,8 @@ def describe(parameter: Parameter | ByScale) -> str:
             return small if small == image else f"{small}; on photographs {image}"
         case LogUniform():
             return f"{parameter.default:g}, random 10^U({parameter.low:g}, {parameter.high:g})"
+        case UniformInteger():
+            return f"{parameter.default}, random floor U({parameter.low:g}, {parameter.high:g})"
         case Uniform():
             return f"{parameter.default:.3g}, random U({parameter.low:g}, {parameter.high:g})"
         case LogInteger():
@@ -95,7 +106,7 @@ def costs_table(cases: list[dict[str, Any]]) -> str:
     headings = [f"{case['network']}, {case['size']} px, {case['images']} images" for case in cases]
     rows = [["ERM", *(f"{1000 * case['erm_seconds']:.3g} ms" for case in cases)]]
     for name in (name for name in ALGORITHMS if name != "ERM"):
-        ratios = [case["times_erm"][name] for case in cases]
+        ratios = [case["times_erm"].get(name) for case in cases]
         rows.append([name, *("" if ratio is None else f"{ratio:.{0 if ratio >= 10 else 1}f}" for ratio in ratios)])
     lines = [["method", *headings], ["---", *["---:"] * len(cases)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from domainwise.nets.network import Network, network
     from domainwise.protocol.records import Record
     from domainwise.protocol.runs import Run
-    from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Uniform
+    from domainwise.protocol.spaces import ByScale, Choice, Fixed, LogInteger, LogUniform, Uniform, UniformInteger
     from domainwise.reports.page.write import report
     from domainwise.sweeps.launch import sweep
     from domainwise.sweeps.plan_run import plan_run as plan
@@ -62,7 +62,7 @@ _HOMES = {
     "nets.network": ("Network", "network"),
     "protocol.records": ("Record",),
     "protocol.runs": ("Run",),
-    "protocol.spaces": ("ByScale", "Choice", "Fixed", "LogInteger", "LogUniform", "Uniform"),
+    "protocol.spaces": ("ByScale", "Choice", "Fixed", "LogInteger", "LogUniform", "Uniform", "UniformInteger"),
     "reports.page.write": ("report",),
     "sweeps.launch": ("sweep",),
     "sweeps.plan_run": ("plan_run",),
@@ -116,6 +116,7 @@ __all__ = [
     "Run",
     "TrainingResult",
     "Uniform",
+    "UniformInteger",
     "UserError",
     "algorithm",
     "compare",

@@ -39,11 +39,11 @@ def test_state_round_trip(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_risk_falls_on_a_fixed_batch(name: str) -> None:
-    gentle = {"eps": 0.1, "gamma": 0.1, "head_steps": 10}
+    gentle = {"eps": 0.1, "gamma": 0.1, "head_steps": 10} | ({"penalty": 0.1} if name == "IGA" else {})
     chosen = {key: value for key, value in gentle.items() if key in ALGORITHMS[name].space}
-    algorithm, data = make(name, lr=1e-2, **chosen), batches(1)
+    algorithm, data = make(name, lr=2e-2, **chosen), batches(1)
     before = risk(algorithm, *data[0])
-    advance(algorithm, data * 100)
+    advance(algorithm, data * 50)
     assert risk(algorithm, *data[0]) < 0.8 * before
 
 
@@ -91,7 +91,12 @@ def test_bf16(name: str) -> None:
 ORDERED = {
     "Mixup": "a random ring of pairs",
     "MLDG": "a random ring of pairs",
+    "Fish": "the domains in random order",
     "SagNet": "samples swap styles at random",
+    "SelfReg": "random partners",
+    "ADRMX": "random partners",
+    "CausIRL_CORAL": "random parts of the batches",
+    "CausIRL_MMD": "random parts of the batches",
 }
 
 

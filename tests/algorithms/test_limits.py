@@ -263,20 +263,24 @@ def test_evaluated_in_batches_of_the_training_size(name: str, groups: list[int])
 
 
 WHOLE = {
-    "ERM",
-    "IRM",
-    "VREx",
-    "GroupDRO",
-    "AT",
-    "UAT",
-    "DAT",
-    "LDAT",
-    "Mixup",
-    "WRM",
-    "MLDG",
-    "EnsembleUAT",
-    "SAM",
-    "SAGM",
+    *(
+        "ERM",
+        "IRM",
+        "VREx",
+        "GroupDRO",
+        "SD",
+        "EQRM",
+        "RDM",
+        "AT",
+        "UAT",
+        "DAT",
+        "LDAT",
+        "Mixup",
+        "WRM",
+        "MLDG",
+        "EnsembleUAT",
+    ),
+    *("Fish", "ANDMask", "SANDMask", "IGA", "SAM", "SAGM"),
 }
 
 

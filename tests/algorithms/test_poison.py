@@ -28,12 +28,7 @@ EVERY = sorted(ALGORITHMS)
 SINGLE = [name for name in EVERY if ALGORITHMS[name].needs_domains == 1]
 DOMAINS = ("a", "b", "choosing", "unseen")
 CPU = torch.device("cpu")
-SOON = {
-    "ADA": {"min_steps": 1, "phases": 2, "memory": 16},
-    "IRM": {"anneal": 2},
-    "VREx": {"anneal": 2},
-    "ERMPlusPlus": {"head_steps": 2},
-}
+SOON = {"min_steps": 1, "phases": 2, "memory": 16, "anneal": 2, "ib_anneal": 2, "head_steps": 2}
 """So that what happens late in a training happens within a few steps."""
 
 
@@ -63,7 +58,7 @@ def vectors() -> Environments:
 
 def plan(data: Environments, algorithm: str, **facts: Any) -> Run:
     described = Dataset.from_environments(data, validation=("choosing",), unseen=("unseen",))
-    hparams = {"batch_size": 4, **SOON.get(algorithm, {})}
+    hparams = {"batch_size": 4} | {k: v for k, v in SOON.items() if k in ALGORITHMS[algorithm].space}
     given = {"steps": 4, "evaluate_every": 2, "full_curves": True, **facts}
     return plan_run(described, algorithm, "unseen", hparams=hparams, **given)
 

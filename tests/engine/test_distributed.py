@@ -40,7 +40,7 @@ def seen(out: Path) -> Seen:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_two_processes_train_what_one_does(seen: Seen, name: str) -> None:
-    """3 x 5 samples over 2 ranks, 20 steps in float64: weights, delta, moments, losses, and random numbers."""
+    """3 x 5 samples over 2 ranks, twelve steps in float64: weights, delta, moments, losses, and random numbers."""
     alone = after_steps(algorithm(name))
     assert len(alone["losses"]) == STEPS and BATCH % 2
     for key, value in alone.items():

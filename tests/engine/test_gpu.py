@@ -19,6 +19,7 @@ from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
+from domainwise.protocol.averages import AVERAGES
 from domainwise.protocol.records import RunFolder, Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import Settings
@@ -30,7 +31,8 @@ GPU = torch.device("cuda")
 EVERY = sorted(ALGORITHMS)
 CAPTURED = set(EVERY)
 """The algorithms whose steps are captured: all."""
-SHORT = {"anneal": 20, "head_steps": 20, "min_steps": 20, "phases": 2, "memory": 64}
+TWO_PHASES = {"DANN", "CDANN", "ADRMX", "EQRM", "RDM", "TRM", "ERMPlusPlus"}
+SHORT = {"anneal": 20, "ib_anneal": 30, "head_steps": 20, "min_steps": 20, "phases": 2, "memory": 64}
 """So that what is scheduled happens within fifty steps."""
 
 
@@ -86,7 +88,7 @@ def test_captured_equals_eager(name: str) -> None:
     session, captured, _ = trained(plan(name), "captured")
     assert session.captured is not None
     assert name in CAPTURED and all(graph is not None for graph in session.captured.graphs.values())
-    assert len(session.captured.graphs) == (2 if name in ("DANN", "CDANN", "ERMPlusPlus") else 1)
+    assert len(session.captured.graphs) == (2 if name in TWO_PHASES else 1)
     assert gap(captured, trained(plan(name), "eager").learned) < 1e-4
 
 
@@ -159,6 +161,35 @@ def test_a_checkpoint_continues_the_same_training(name: str) -> None:
     first = trained(run, "captured", steps=30)
     second = trained(run, "captured", steps=20, state=first.state)
     assert gap(second.learned, trained(run, "captured").learned) < 1e-5
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("mode", ["captured", "compiled"])
+def test_averages_of_captured_steps_are_those_of_eager_ones(mode: Mode, average: str) -> None:
+    run = plan("DAT", network="small-cnn", average=average)
+    means = []
+    for how in (mode, "eager"):
+        session = trained(run, how, steps=5).session  # type: ignore[arg-type]
+        assert session.average is not None
+        means.append({"mean": session.average.mean.double().cpu()})
+    assert gap(*means) < 1e-3
+    plain = trained(replace(run, average=""), mode, steps=5).learned
+    assert gap(trained(run, mode, steps=5).learned, plain) < 1e-4, "the training does not notice"
+
+
+def test_averaged_weights_are_evaluated_by_replays(tmp_path: Path) -> None:
+    run = plan("ERM", average="ema")
+    outcome = train(replace(run, evaluate_every=5), tmp_path, device="cuda")
+    rows = [record for record in outcome.records if record.average]
+    assert len(rows) == len(outcome.records) / 2 and outcome.algorithm is not None
+    with RunContext(GPU, "fp32"):
+        evaluator = Evaluator(
+            outcome.algorithm, data(), splits_to_evaluate(run, data()), run.train_domains, capture=False
+        )
+        for part, (accuracy, loss) in evaluator().items():
+            assert outcome.selected_average is not None
+            found = {(r.domain, r.split): r for r in outcome.evaluation(outcome.selected_average, "ema")}[part]
+            assert (found.accuracy, found.loss) == pytest.approx((accuracy, loss), rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["ERM", "MTL"])

@@ -28,6 +28,8 @@ from short_trainings import EVERY, STEPS, at_step, interrupt, plan, saved_result
         pytest.param(plan("DAT", dropout=0.5), id="DAT with dropout"),
         pytest.param(plan("IRM", dropout=0.5, anneal=4), id="IRM with dropout, before its anneal step"),
         pytest.param(plan("IRM", anneal=2), id="IRM after its anneal step"),
+        pytest.param(plan("EQRM", anneal=2, anneal_lr=0.1), id="EQRM after its anneal step"),
+        pytest.param(plan("TRM", anneal=2), id="TRM after its anneal step"),
         pytest.param(plan("DAT", norm="linf", weight_decay=0.1), id="DAT, linf, weight decay"),
     ],
 )

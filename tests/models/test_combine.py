@@ -162,6 +162,15 @@ def test_a_soup_of_runs_with_other_heads_is_refused(sweep: Path, tmp_path: Path)
     assert dw.ensemble([sweep / run.id, apart.folder], device="cpu").predict(IMAGES).shape == (9,)
 
 
+def test_weights_of_other_shapes_are_refused(sweep: Path, tmp_path: Path) -> None:
+    run = replace(trained_runs(sweep)[0].run, algorithm="DANN", hparams=dw.plan("PACS", "DANN", "photo").hparams)
+    runs = [replace(run, draw=i, hparams=run.hparams | {"batch_size": 4, "mlp_width": 8 + i}) for i in (0, 1)]
+    folders = [train(one, tmp_path, device="cpu").folder for one in runs]
+    with pytest.raises(UserError, match=rf"runs {runs[0].id} and {runs[1].id} cannot be averaged: .* has other shapes"):
+        dw.soup(folders, device="cpu")
+    assert len(dw.ensemble(folders, device="cpu").card.members) == 2
+
+
 def test_combinations_are_rows_beside_their_runs(sweep: Path, tmp_path: Path) -> None:
     for combination in ("uniform soup", "ensemble"):
         for made in combine([sweep], combination, ALL, "cpu"):  # type: ignore[arg-type]
@@ -279,6 +288,8 @@ def test_nothing_held_out_leaves_nothing_to_choose_by(tmp_path: Path) -> None:
 def test_what_is_wanted_of_a_sweep(sweep: Path) -> None:
     with pytest.raises(UserError, match=r"no run there is of DAT; there are ERM \(mild\)"):
         dw.soup(sweep, algorithm="DAT")
+    with pytest.raises(UserError, match="are for the folder of a sweep"):
+        dw.soup(trained_runs(sweep)[0].path, trial=0)
     with pytest.raises(UserError, match=r"no run there is with unseen domain attic"):
         dw.soup(sweep, test_domain="attic")
     named = dw.soup(sweep, algorithm="ERM (mild)", test_domain="clinic", trial=0, device="cpu")

@@ -11,6 +11,7 @@ import pytest
 
 import domainwise as dw
 from domainwise.core.errors import UserError
+from small_datasets import table_rows
 
 sklearn = pytest.importorskip("sklearn")
 
@@ -202,3 +203,13 @@ def test_importing_the_package_does_not_import_scikit_learn() -> None:
     code = "import sys, domainwise; print(any(name.startswith(('sklearn', 'onnx')) for name in sys.modules))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
+
+
+def test_an_average_is_a_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("domainwise.protocol.averages.SMA_START", 2)
+    X, y = table_rows(n=30)
+    made = dw.DomainGeneralizer("ERM", steps=5, average="sma", batch_size=4, device="cpu").fit(X, y)
+    assert made.get_params()["average"] == "sma"
+    assert made.model_.weights == "weights averaged over steps 2 to 4 (SMA), up to the last step"
+    with pytest.raises(UserError, match="swad finds its start and end by the loss on held-out samples"):
+        made.set_params(average="swad").fit(X, y)

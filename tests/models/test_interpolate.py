@@ -81,6 +81,9 @@ def test_a_model_that_knows_its_run(model_folder: Path, tmp_path: Path) -> None:
     assert found.verified == "rebuilt and verified by its first loss"
     alone = dw.load_model(model_folder, device="cpu").save(tmp_path / "alone")
     assert dw.interpolate(alone, alphas=(0, 1), device="cpu").verified.startswith("rebuilt (its records are not here")
+    assert "last step" in dw.interpolate(model_folder, alphas=(1,), save="last", device="cpu").tuning.words
+    with pytest.raises(UserError, match="has its own weights alone"):
+        dw.interpolate(alone, save="last")
     between = found.model(1, "cpu").save(tmp_path / "between")
     with pytest.raises(UserError, match="it has no start of its own"):
         dw.interpolate(between)

@@ -18,9 +18,11 @@ from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
+from domainwise.protocol.averages import AVERAGES
 from domainwise.protocol.records import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
+from small_datasets import table
 from small_problems import quick
 
 QUICK: dict[str, Any] = {"hparams": {"batch_size": 8}, "steps": 3, "device": "cpu"}
@@ -343,3 +345,27 @@ def test_a_card_says_of_which_step_the_weights_are_and_what_to_expect(tmp_path: 
     assert last.weights == "weights of the last step, 11" and last.unseen.endswith("at the last step")
     everywhere = dw.fit("BackgroundDigits", "ERM", held_out=0, **settings)
     assert everywhere.weights == "weights of the last step, 11" and "no domain was left out" in everywhere.unseen
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_a_model_of_averaged_weights_predicts_as_they_were_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: str
+) -> None:
+    monkeypatch.setattr("domainwise.protocol.averages.SMA_START", 2)
+    settings: dict[str, Any] = {"steps": 9, "evaluate_every": 3, "hparams": {"batch_size": 8}, "device": "cpu"}
+    made = dw.fit(table(), "ERM", test_domains="c", out=tmp_path, average=average, **settings)
+    model = dw.load_model(tmp_path)
+    assert model.weights == made.weights and average.upper() in model.weights
+    training = model.card.training
+    assert training["weights"]["averaged"]["average"] == average
+    (folder,) = (RunFolder.at(file.parent) for file in tmp_path.glob("*/run.json"))
+    rows = [row for row in folder.read()[0] if row.step == training["weights"]["step"] and row.average == average]
+    accuracy = {(row.domain, row.split): row.accuracy for row in rows}
+    assert training["accuracy"]["a"]["out"] == accuracy["a", "out"]
+    assert training["unseen"]["mean"] == pytest.approx(100 * accuracy["c", "in"])
+    whole = model.evaluate(table()).accuracy["c"]
+    assert whole == pytest.approx(0.8 * accuracy["c", "in"] + 0.2 * accuracy["c", "out"])
+    saved = folder.load_averaged()[1]
+    assert all(torch.equal(value, saved[name]) for name, value in model.algorithm.state_dict().items())
+    best = dw.fit(table(), "ERM", test_domains="c", out=tmp_path, average=average, save="best", **settings)
+    assert best.weights.startswith("weights of step "), "that of the training itself"

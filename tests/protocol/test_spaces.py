@@ -9,7 +9,7 @@ import pytest
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.protocol import spaces
-from domainwise.protocol.spaces import Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform, Value
+from domainwise.protocol.spaces import Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform, UniformInteger, Value
 
 SCALES: list[spaces.Scale] = ["small", "image"]
 EVERY = sorted(ALGORITHMS)
@@ -17,6 +17,7 @@ COMMON = ["ERM", "IRM", "AT", "UAT", "DAT"]
 TOY: dict[str, Parameter] = {
     "rate": LogUniform(-4, -1, default=1e-3),
     "width": LogInteger(3, 9, default=64, base=2, minimum=1),
+    "delay": UniformInteger(10, 20, default=15),
     "share": Uniform(0.25, 0.75, default=0.5, maximum=1.0),
     "kind": Choice(("a", "b", "c"), default="b"),
     "fixed": Fixed(2.0),
@@ -98,6 +99,88 @@ def test_irm_is_as_on_the_protocol_page(scale: spaces.Scale) -> None:
     assert (anneal.default, anneal.low, anneal.high, anneal.base) == (500, 0, 4, 10)
 
 
+LATER: dict[str, dict[str, tuple[Any, ...]]] = {
+    "SD": {"penalty": (0.1, LogUniform, -5, -1)},
+    "IB_ERM": {"penalty": (100.0, LogUniform, -1, 5), "anneal": (500, LogInteger, 0, 4)},
+    "IB_IRM": {
+        "penalty": (100.0, LogUniform, -1, 5),
+        "anneal": (500, LogInteger, 0, 4),
+        "ib_penalty": (100.0, LogUniform, -1, 5),
+        "ib_anneal": (500, LogInteger, 0, 4),
+    },
+    "Fishr": {
+        "penalty": (1000.0, LogUniform, 1, 4),
+        "anneal": (1500, UniformInteger, 0, 5000),
+        "ema": (0.95, Uniform, 0.9, 0.99),
+    },
+    "Fish": {"meta_lr": (0.5, Choice, 0.05, 0.1, 0.5)},
+    "ANDMask": {"tau": (1.0, Uniform, 0.5, 1.0)},
+    "SANDMask": {"tau": (0.5, Uniform, 0.0, 1.0), "k": (10.0, LogUniform, -3, 5)},
+    "IGA": {"penalty": (1000.0, LogUniform, 1, 5)},
+    "CAD": {"lambda": (0.1, Choice, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), "temperature": (0.1, Choice, 0.05, 0.1)},
+    "CausIRL_CORAL": {"gamma": (1.0, LogUniform, -1, 1)},
+    "Transfer": {
+        "lambda": (1.0, LogUniform, -2, 1),
+        "delta": (2.0, Uniform, 0.1, 3.0),
+        "d_steps": (10, Choice, 1, 2, 5),
+        "lr_d": (1e-3, LogUniform, -4.5, -2.5),
+    },
+    "EQRM": {
+        "quantile": (0.75, Uniform, 0.5, 0.99),
+        "anneal": (2500, LogInteger, 2.5, 3.5),
+        "anneal_lr": (1e-6, LogUniform, -7, -5),
+    },
+    "RDM": {
+        "penalty": (5.0, Uniform, 0.1, 10.0),
+        "variance": (0.004, Uniform, 0.001, 0.007),
+        "anneal": (1500, UniformInteger, 800, 2700),
+        "anneal_lr": (1.5e-5, Uniform, 8e-6, 2e-5),
+        "batch_size": (88, UniformInteger, 70, 100),
+    },
+    "TRM": {
+        "cos_lambda": (1e-4, LogUniform, -5, 0),
+        "anneal": (200, LogInteger, 0, 4),
+        "eta": (0.01, LogUniform, -3, -1),
+    },
+    "URM": {
+        "lambda": (0.1, Uniform, 0.0, 0.2),
+        "activation": ("tanh", Choice, "tanh", "relu"),
+        "hidden_layers": (1, Choice, 1, 2, 3),
+        "lr_d": (5e-5, LogUniform, -6, -4.5),
+    },
+    "ADRMX": {
+        "lr": (3e-5, Choice, 2e-5, 3e-5, 4e-5, 5e-5),
+        "weight_decay": (0.0, Fixed),
+        "lambda": (0.75, Fixed),
+        "d_steps": (2, Fixed),
+        "beta1": (0.5, Fixed),
+        "mlp_width": (256, Fixed),
+        "mlp_depth": (9, Choice, 8, 9, 10),
+        "mlp_dropout": (0.0, Fixed),
+    },
+}
+"""Defaults and ranges of DomainBed's later methods on photographs; SANDMask's tau alone has another default."""
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_later_methods_have_domainbeds_defaults_and_ranges(name: str) -> None:
+    shared, space = space_of("ERM", "image"), space_of(name, "image")
+    own = {key for key, parameter in space.items() if parameter != shared.get(key)} - {"batch_size"}
+    assert own == set(LATER[name]) - {"batch_size"}
+    for key, (default, kind, *rest) in LATER[name].items():
+        parameter = space[key]
+        options = parameter.options if isinstance(parameter, Choice) else ()
+        limits = [parameter.low, parameter.high] if isinstance(parameter, (Uniform, LogInteger)) else list(options)
+        assert (parameter.default, type(parameter), limits) == (default, kind, rest), key
+
+
+def test_later_methods_have_ranges_of_their_own_on_small_images() -> None:
+    urm, adrmx, rdm = (space_of(name, "small") for name in ("URM", "ADRMX", "RDM"))
+    assert urm["lr_d"] == LogUniform(-5.5, -3.5, default=1e-3)
+    assert adrmx["lr"] == Choice((5e-4, 1e-3, 2e-3, 3e-3), default=3e-3)
+    assert rdm["batch_size"] == space_of("IRM", "small")["batch_size"]
+
+
 @pytest.mark.parametrize("name", ["AT", "UAT", "DAT"])
 def test_balls_are_as_on_the_protocol_page(name: str) -> None:
     space = space_of(name, "small")
@@ -160,6 +243,12 @@ def test_log_integers_are_rounded_down(u: float, value: int) -> None:
     assert TOY["width"].at(u) == value
 
 
+def test_uniform_integers_are_floored_ints() -> None:
+    values = draws("delay")
+    assert all(type(value) is int for value in values) and set(values) == set(range(10, 20))
+    assert all(values.count(number) / len(values) == pytest.approx(0.1, abs=0.02) for number in range(10, 20))
+
+
 def test_choices_are_equally_likely() -> None:
     values = draws("kind")
     for option in "abc":
@@ -192,6 +281,8 @@ def overridden(name: str, value: Value) -> Value:
         ("width", 0, "at least 1"),
         ("width", 8.0, "a whole number"),
         ("width", "8", "a whole number"),
+        ("delay", 12.5, "a whole number"),
+        ("delay", -1, "at least 0"),
         ("width", False, "a whole number"),
         ("width", math.nan, "a whole number"),
         ("kind", "d", "one of a, b, c"),
@@ -272,7 +363,7 @@ def test_override_leaves_the_rest_and_its_arguments_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"), [("widht", "'width'"), ("Rate", "'rate'"), ("zzzz", "known: count, fixed, kind")]
+    ("given", "hint"), [("widht", "'width'"), ("Rate", "'rate'"), ("zzzz", "known: count, delay, fixed")]
 )
 def test_unknown_names_suggest_the_nearest(given: str, hint: str) -> None:
     with pytest.raises(UserError, match=hint) as caught:

@@ -26,10 +26,19 @@ from domainwise.sweeps.plan_run import plan_run
 from processes import quick_context
 from small_problems import CLASSES, SHAPE, advance, batches, features, make
 
-SIZE, STEPS, BATCH = 2, 20, 5
+SIZE, STEPS, BATCH = 2, 12, 5
 EVERY = sorted(ALGORITHMS)
-SHORT = {"anneal": 3, "min_steps": 2, "phases": 2, "memory": 20, "d_steps": 2, "gradient_penalty": 0.1, "dropout": 0.3}
-SHORT["head_steps"] = 2
+SHORT = {
+    "anneal": 3,
+    "ib_anneal": 3,
+    "head_steps": 2,
+    "min_steps": 2,
+    "phases": 2,
+    "memory": 20,
+    "d_steps": 2,
+    "gradient_penalty": 0.1,
+    "dropout": 0.3,
+}
 
 
 def algorithm(name: str, dtype: torch.dtype = torch.float64, precision: str = "fp32", **hparams: Any) -> Algorithm:
@@ -42,7 +51,7 @@ def algorithm(name: str, dtype: torch.dtype = torch.float64, precision: str = "f
 
 
 def after_steps(trained: Algorithm, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """All that 20 steps have made of an algorithm, its moments and the next random numbers."""
+    """All that twelve steps have made of an algorithm, its moments and the next random numbers."""
     torch.manual_seed(5)
     losses = advance(trained, batches(STEPS, size=BATCH, dtype=dtype))
     moments = {f"changing {number}": tensor.clone() for number, tensor in enumerate(changing_tensors(trained))}

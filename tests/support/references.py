@@ -129,23 +129,25 @@ def descending(loss: Loss, restart_at: int | None = None) -> Reference:
     return reference
 
 
-def compare(algorithm: Algorithm, twin: Algorithm, losses: tuple[Tensor, Tensor], number: int) -> None:
-    agree((losses[0], losses[1].detach()))
+def compare(
+    algorithm: Algorithm, twin: Algorithm, losses: tuple[Tensor, Tensor], number: int, tolerance: float = 1e-10
+) -> None:
+    agree((losses[0], losses[1].detach()), tolerance)
     ours, expected = algorithm.state_dict(), twin.state_dict()
     assert ours.keys() == expected.keys()
     for part, value in ours.items():
         gap = float((value - expected[part]).abs().max())
-        assert gap < 1e-10, f"{part} is {gap:.1e} off after step {number}"
+        assert gap < tolerance, f"{part} is {gap:.1e} off after step {number}"
 
 
-def same_course(name: str, reference: Reference, steps: int = 4, **hparams: object) -> None:
+def same_course(name: str, reference: Reference, steps: int = 4, tolerance: float = 1e-10, **hparams: object) -> None:
     """Loss, parameters and buffers of all parts agree after every step."""
     settings = {"lr": 0.01, **hparams}
     algorithm, twin = make(name, **settings), make(name, **settings)
     step = reference(twin)
     for number, (x, y) in enumerate(batches(steps)):
         (loss,) = advance(algorithm, [(x, y)], first=number)
-        compare(algorithm, twin, (loss, step(x, y, number)), number)
+        compare(algorithm, twin, (loss, step(x, y, number)), number, tolerance)
 
 
 def risk(net: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -89,7 +89,22 @@ def test_heatmaps_are_of_our_drawings_and_of_sketches() -> None:
         assert words[1] == trained[trained.index("--out") + 1] == published[1]
 
 
-NOT_YET_TRIED = ("ERMPlusPlus", "MIRO", "SAGM", "SAM")
+UNTRIED = {
+    *("SD", "EQRM", "RDM", "IB_ERM", "IB_IRM", "Fishr", "Fish", "ANDMask", "SANDMask", "IGA", "SelfReg", "CAD"),
+    *(
+        "CondCAD",
+        "CausIRL_CORAL",
+        "CausIRL_MMD",
+        "Transfer",
+        "TRM",
+        "URM",
+        "ADRMX",
+        "ERMPlusPlus",
+        "MIRO",
+        "SAGM",
+        "SAM",
+    ),
+}
 """Methods without published runs on backgrounds."""
 
 
@@ -98,7 +113,7 @@ def test_every_method_is_tried_on_backgrounds() -> None:
 
     sweeps = [words for words in recipe("reproduce-backgrounds") if words[0] == "sweep"]
     tried = [name for words in sweeps for name in words[words.index("--algorithms") + 1].split(",")]
-    assert sorted([*tried, *NOT_YET_TRIED]) == sorted(ALGORITHMS)
+    assert sorted(tried) == sorted(set(ALGORITHMS) - UNTRIED) and set(ALGORITHMS) > UNTRIED
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -373,3 +373,22 @@ def test_equal_plans_have_equal_ids() -> None:
 def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         plan_sweep(**{"dataset": "BackgroundDigits", "algorithms": ("ERM", "DAT"), **wrong}).runs()
+
+
+def test_the_soup_space_draws_mild_values_from_one_start() -> None:
+    runs = {"PACS": plan_sweep("PACS", ["ERM", "ARM"], draws=40, trials=1, test_domains=["photo"], space="soup").runs()}
+    runs["small"] = scenes("ERM", draws=40, space="soup", test_domains=["scene1"]).runs()
+    rates = {"PACS": {1e-5, 3e-5, 5e-5}, "small": {2e-4, 6e-4, 1e-3}}
+    for name, found in runs.items():
+        assert {run.hparams["lr"] for run in found} == rates[name]
+        assert {run.hparams["dropout"] for run in found} == {0.0, 0.1, 0.5}
+        assert {run.hparams["weight_decay"] for run in found} == {0.0, 1e-4, 1e-6}, "draw 0 is the defaults"
+        assert len({(run.algorithm, run.hparams["batch_size"]) for run in found}) == len(
+            {run.algorithm for run in found}
+        )
+        assert {(run.variant, run.shared_start) for run in found} == {("mild", True)}
+    starts = {run.algorithm: run.start for run in runs["PACS"]}
+    assert starts == {"ERM": "probe", "ARM": ""} and {run.start for run in runs["small"]} == {""}
+    plain = scenes("ERM", draws=2, test_domains=["scene1"]).runs()
+    assert not {run.id for run in plain} & {run.id for run in runs["small"]}
+    assert "shared_start" not in plain[0].describe() and "shared_start" not in Plan("PACS", ("ERM",)).describe()

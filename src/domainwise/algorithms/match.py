@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import LR, Draw, algorithm, batch_size, cross_entropy
+from domainwise.algorithms.discrepancy import gaussian_kernel, squared_distances
 from domainwise.algorithms.risk import ERM
 from domainwise.protocol.spaces import Choice, LogInteger, LogUniform
 
@@ -86,10 +87,7 @@ class MMD(Matching):
     widths = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 
     def distances(self, z: Tensor) -> Tensor:
-        flat = z.flatten(0, 1)
-        lengths = flat.square().sum(1)
-        squares = (lengths[:, None] + lengths[None] - 2 * flat @ flat.T).clamp_min(1e-30)
-        kernel = torch.stack([torch.exp(-width * squares) for width in self.widths]).sum(0)
+        kernel = gaussian_kernel(squared_distances(z.flatten(0, 1)), self.widths)
         means = kernel.unflatten(1, z.shape[:2]).mean(2).unflatten(0, z.shape[:2]).mean(1)
         return means.diagonal()[self.left] + means.diagonal()[self.right] - 2 * means[self.left, self.right]
 

@@ -12,10 +12,13 @@ A combination is judged on the splits of its runs and recorded beside them (swee
 not trained), so that it is a row of every table. Its weights are saved only as a model of their own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError, unknown
@@ -32,6 +35,8 @@ from domainwise.models.model import Model
 from domainwise.protocol.runs import Combination, Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.protocol.selection import Method, training_domain_score
+
+log = logging.getLogger(__name__)
 
 RULES = ("uniform", "greedy")
 
@@ -114,9 +119,12 @@ def combine(
     groups = find_candidates(paths, combination, wanted)
     if single and len(groups) > 1:
         raise _several(paths[0], groups)
+    loaded: dict[tuple[str, int], Environments] = {}
     for group in groups:
-        made, environments = _combine(group, combination, device, data_root, environments)
-        yield made
+        key = group.run.dataset, group.run.image_size
+        if key not in loaded:
+            loaded[key] = environments or find_dataset(key[0]).load(data_root, key[1])
+        yield _combine(group, combination, device, loaded[key])
 
 
 def find_candidates(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[Candidates]:
@@ -125,13 +133,17 @@ def find_candidates(paths: Sequence[Path], combination: Combination, wanted: Run
         raise UserError("no runs to combine: give the folder of a sweep, or the folders of runs")
     if len(paths) == 1 and not (paths[0] / "run.json").exists():
         groups = runs_of_sweep(paths[0], wanted)
+    elif wanted == RunsWanted():
+        groups = [chosen_runs(list(dict.fromkeys(path.resolve() for path in paths)))]
     else:
-        groups = [chosen_runs(paths)]
+        raise UserError("algorithm, test domain and trial are for the folder of a sweep; these are folders of runs")
     reasons = [group.start_difference() if combination != "ensemble" else "" for group in groups]
     if all(reasons):
         advice = "sweep with the space 'soup' makes runs that do"
         raise UserError(f"these runs do not share their start, and cannot be averaged: {reasons[0]}; {advice}")
     chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
+    for method in dict.fromkeys(str(Method.of(group.run)) for group in groups if group not in chosen):
+        log.warning("%s is left out: its runs do not share their start", method)
     if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
         raise UserError(f"{lacking[0].name}: nothing was held out to choose by: make a uniform soup")
     return chosen
@@ -150,17 +162,7 @@ def _several(folder: Path, groups: Sequence[Candidates]) -> UserError:
     return UserError(f"{folder} has runs of several experiments: give the folders of the runs")
 
 
-def _combine(
-    group: Candidates,
-    combination: Combination,
-    device: str,
-    data_root: Path | None,
-    environments: Environments | None,
-) -> tuple[Combined, Environments]:
-    """One soup or ensemble, and the data, to be used again."""
-    data = environments
-    if data is None:
-        data = find_dataset(group.run.dataset).load(data_root, group.run.image_size)
+def _combine(group: Candidates, combination: Combination, device: str, data: Environments) -> Combined:
     changes: dict[str, Any] = {"combination": combination, "members": group.offered, "draw": 0, "track": ()}
     run = replace(group.run, **changes)
     members = [Member.of(folder, curve) for folder, curve in zip(group.folders, group.curves, strict=True)]
@@ -176,7 +178,7 @@ def _combine(
         scores = evaluate(algorithm, trained.environments, splits, run.train_domains)
         algorithm.eval()
     seconds = sum(curve.seconds or 0.0 for curve in group.curves)
-    return Combined(run, tuple(members), algorithm, trained.environments, scores, seconds), data
+    return Combined(run, tuple(members), algorithm, trained.environments, scores, seconds)
 
 
 def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, greedy: bool) -> list[Member]:
@@ -186,7 +188,9 @@ def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, g
     )
     total, best, used = WeightSum(), float("-inf"), set()
     for i in order:
-        tried = total.plus(saved_weights(group.folders[i]).tensors)
+        tensors = saved_weights(group.folders[i]).tensors
+        _check_shapes(group.run, trained.algorithm, members[i].run, tensors)
+        tried = total.plus(tensors)
         if greedy:
             _load(trained, tried)
             score = _validation(trained)
@@ -197,6 +201,16 @@ def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, g
         used.add(i)
     _load(trained, total)
     return [replace(member, used=i in used) for i, member in enumerate(members)]
+
+
+def _check_shapes(first: Run, algorithm: Algorithm, run: Run, tensors: Mapping[str, Tensor]) -> None:
+    """Raises UserError if hyper-parameters give the weights of two runs other shapes."""
+    expected = {name: list(value.shape) for name, value in algorithm.state_dict().items()}
+    found = {name: list(value.shape) for name, value in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            shapes = f"{expected.get(name, 'none')} and {found.get(name, 'none')}"
+            raise UserError(f"runs {first.id} and {run.id} cannot be averaged: {name} has other shapes ({shapes})")
 
 
 def _load(trained: TrainedRun, total: WeightSum) -> None:

@@ -227,11 +227,15 @@ def _fine_tuning(path: Path, save: str) -> FineTuning:
     if described is None or "made_of" in model.card.training:
         raise UserError(f"{path}: {model.weights}: it has no start of its own to go back to; give the folder of a run")
     run = Run.from_description(described, path / CARD, "give the folder of its run")
-    records = RunFolder(path, run) if (path / run.id / "run.json").exists() else None
+    folder = RunFolder(path, run) if (path / run.id / "run.json").exists() else None
+    if save != "auto":
+        if folder is None:
+            raise UserError(f"{path} has its own weights alone: give the folder of its run", argument="save")
+        return _fine_tuning(folder.path, save)
     saved = model.card.training.get("weights") or {}
     end = {name: value.detach().clone() for name, value in model.algorithm.state_dict().items()}
     seconds = float(model.card.training.get("seconds", 0.0))
-    return FineTuning(run, end, model.weights, bool(saved.get("selected")), seconds, records)
+    return FineTuning(run, end, model.weights, bool(saved.get("selected")), seconds, folder)
 
 
 def _verified(session: Session, tuning: FineTuning) -> str:

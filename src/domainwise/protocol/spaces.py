@@ -81,6 +81,16 @@ class LogUniform(Uniform):
 
 
 @dataclass(frozen=True)
+class UniformInteger(Uniform):
+    """floor(U(low, high))."""
+
+    whole = True
+
+    def at(self, u: float) -> int:
+        return math.floor(super().at(u))
+
+
+@dataclass(frozen=True)
 class LogInteger(Parameter):
     """floor(base^U(low, high))."""
 
