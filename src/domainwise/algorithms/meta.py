@@ -106,7 +106,7 @@ class ARM(ERM):
         return self.logits(x[None])[0]
 
     def embed(self, x: Tensor) -> Tensor:  # noqa: ARG002 (it always raises)
-        raise UserError("ARM's features depend on the batch they are in: a sample by itself has none")
+        raise UserError("ARM's features depend on the batch: a single sample has none")
 
 
 def widen_first_convolution(features: nn.Module) -> None:
