@@ -128,7 +128,7 @@ def test_a_folder_with_other_runs_is_refused(domainwise: Command, tmp_path: Path
     other = write_run(tmp_path / "out", replace(run, seed=1))
     before = sorted(tmp_path.rglob("*"))
     result = domainwise("demo", *QUICK)
-    assert result.is_one_line_error and "out holds 1 run of something else than this demo" in result.err
+    assert result.is_one_line_error and "out holds 1 run from outside this demo" in result.err
     assert "(--out)" in result.err and sorted(tmp_path.rglob("*")) == before
     for file in other.path.iterdir():
         file.unlink()

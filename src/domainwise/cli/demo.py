@@ -101,7 +101,7 @@ def check_folder(out: Path, runs: "Sequence[Run]") -> None:
     there |= {run.id for run in planned_runs(list(saved_plans(out)))}
     if others := there - ours:
         raise UserError(
-            f"{out} holds {counted(len(others), 'run')} that do not belong to this demo: name another folder",
+            f"{out} holds {counted(len(others), 'run')} from outside this demo: name another folder",
             argument="out",
         )
 
