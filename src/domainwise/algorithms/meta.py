@@ -69,8 +69,8 @@ class ARM(ERM):
     Note: c_e is one more input channel, whose slice of the first convolution starts as a copy of the first; the context
     network is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). A prediction depends on its
     batch, which must come from one domain. The context network works at full resolution, with as many multiplications
-    as a ResNet: beside a small network nearly all of a step's time is its.
-    Try it: when test images come in groups from one domain, and the group tells how to read them.
+    as a ResNet: with a small network it takes nearly all of a step's time.
+    Try it: when test images come in groups from one domain, and the group shows how to interpret them.
     """
 
     needs_features = True
