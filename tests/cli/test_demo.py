@@ -138,7 +138,7 @@ def test_a_folder_with_other_runs_is_refused(domainwise: Command, tmp_path: Path
 
 def test_a_folder_with_other_plans_or_published_records_is_refused(domainwise: Command, tmp_path: Path) -> None:
     demo_plan(DEFAULTS.changed(steps=4), 1).save(tmp_path / "out")
-    assert "out holds 12 runs of something else" in domainwise("demo", *QUICK).err
+    assert "out holds 12 runs from outside this demo" in domainwise("demo", *QUICK).err
     result = domainwise("demo", "--out", ROOT / "results" / "demo")
     assert result.is_one_line_error and "holds published records: name another folder" in result.err
 
