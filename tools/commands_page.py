@@ -16,7 +16,7 @@ made from the source by `make docs`; a test keeps the two equal.
 Results go to standard output, progress and notes to standard error; a user's mistake is one line and exit status 2.
 Shell completion, of names too: `domainwise --install-completion`.
 """
-EVERYWHERE = "Anywhere on the line; worker processes follow them."
+EVERYWHERE = "These options may stand anywhere on the line. They also apply to worker processes."
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,7 @@ Shared by all: {shared}.
 
 ## Cost
 
-What a step takes on one thread of a CPU: ERM's time, and those of the others as multiples of it. ARM needs a network
+Time of a step on one CPU thread: ERM's in milliseconds, the others as multiples of ERM's. ARM needs a network
 that begins with a convolution.
 Measured, while other programs used both cores, by
 `python benchmarks/method_costs.py --rounds 3 --json results/bench/method-costs.json`

@@ -214,7 +214,7 @@ def test_bad_images_of_a_folder_are_left_out_if_told(tmp_path: Path, capsys: pyt
     (photos / "lab" / "cat" / "001.png").write_bytes(b"")
     asked = ("shift", photos, "--network", "small-cnn", "--image-size", 8, "--device", "cpu")
     assert (
-        "001.png: the file is empty; mend or remove it, or leave such images out (--skip-bad)"
+        "001.png: the file is empty; repair or remove it, or leave such images out (--skip-bad)"
         in command(capsys, *asked).err
     )
     assert "photos: 6 images per side are left" in command(capsys, *asked, "--skip-bad").err

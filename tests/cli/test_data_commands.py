@@ -113,7 +113,7 @@ def test_one_part_that_fails_does_not_stop_the_others(
     wrong = replace(served[1].downloads[0], checksum=f"md5:{'0' * 32}")
     use(monkeypatch, "Digits", served[0], replace(served[1], downloads=(wrong,)), *served[2:])
     result = data("get", "Digits")
-    assert result.status == 2 and "test_32x32.mat: the file has not the checksum" in result.err
+    assert result.status == 2 and "test_32x32.mat: the file does not have the checksum" in result.err
     assert not (tmp_path / "root" / "svhn" / "test_32x32.mat").exists()
     for file in ("mnist_m.tar.gz", "syn/synth_test_32x32.mat", "usps/usps.t.bz2"):
         assert (tmp_path / "root" / file).read_bytes() == file.encode()

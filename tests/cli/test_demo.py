@@ -128,7 +128,7 @@ def test_a_folder_with_other_runs_is_refused(domainwise: Command, tmp_path: Path
     other = write_run(tmp_path / "out", replace(run, seed=1))
     before = sorted(tmp_path.rglob("*"))
     result = domainwise("demo", *QUICK)
-    assert result.is_one_line_error and "out holds 1 run of something else than this demo" in result.err
+    assert result.is_one_line_error and "out holds 1 run from outside this demo" in result.err
     assert "(--out)" in result.err and sorted(tmp_path.rglob("*")) == before
     for file in other.path.iterdir():
         file.unlink()
@@ -138,7 +138,7 @@ def test_a_folder_with_other_runs_is_refused(domainwise: Command, tmp_path: Path
 
 def test_a_folder_with_other_plans_or_published_records_is_refused(domainwise: Command, tmp_path: Path) -> None:
     demo_plan(DEFAULTS.changed(steps=4), 1).save(tmp_path / "out")
-    assert "out holds 12 runs of something else" in domainwise("demo", *QUICK).err
+    assert "out holds 12 runs from outside this demo" in domainwise("demo", *QUICK).err
     result = domainwise("demo", "--out", ROOT / "results" / "demo")
     assert result.is_one_line_error and "holds published records: name another folder" in result.err
 

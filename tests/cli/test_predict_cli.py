@@ -193,7 +193,7 @@ def test_evaluate_leaves_bad_images_out_if_told(place: Path, domainwise: Command
 def test_evaluate_with_classes_the_model_has_not(place: Path, domainwise: Command) -> None:
     make_folder(place / "more", domains=("moon",), classes=("cat", "yeti"))
     result = domainwise("evaluate", "model", "--data", "more")
-    assert result.is_one_line_error and "has a class 'yeti' that the model has not (it has: cat, dog)" in result.err
+    assert result.is_one_line_error and "has a class 'yeti' unknown to the model (known: cat, dog)" in result.err
 
 
 def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> None:

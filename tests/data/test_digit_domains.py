@@ -178,7 +178,7 @@ def test_mnist_and_one_other_domain_must_be_there(root: Path) -> None:
 
 def test_a_count_that_differs_from_the_published_is_a_note(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(root)
-    assert "USPS has 6 digits, published are 2,007" in caplog.text
+    assert "USPS has 6 digits (published: 2,007)" in caplog.text
 
 
 DAMAGED = {

@@ -83,7 +83,7 @@ def test_a_published_layout_is_read(name: str, tmp_path: Path, caplog: pytest.Lo
         assert set(counts) == set(range(len(known.classes))), domain
     check_shades(data)
     assert data.low[0] == pytest.approx(-0.485 / 0.229) and data.high[2] == pytest.approx((1 - 0.406) / 0.225)
-    assert re.search(rf"{name} in .* has \d+ images, published are [\d,]+", caplog.text), "a note, not an error"
+    assert re.search(rf"{name} in .* has \d+ images \(published: [\d,]+\)", caplog.text), "a note, not an error"
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_sweeps_that_cannot_be_combined(tmp_path: Path, sweep: Path, arrange: Ar
 
 def test_nothing_held_out_leaves_nothing_to_choose_by(tmp_path: Path) -> None:
     sweep = soup_sweep(tmp_path, held_out=0.0, draws=2)
-    with pytest.raises(UserError, match="nothing was held out to choose by"):
+    with pytest.raises(UserError, match="no samples were held out to select runs"):
         dw.soup(sweep, rule="greedy")
     assert dw.soup(sweep, device="cpu").weights.startswith("uniform soup")
     with pytest.raises(UserError, match="unknown rule of a soup"):

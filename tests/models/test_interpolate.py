@@ -61,7 +61,7 @@ def test_the_choice_looks_at_training_domains_alone_and_prefers_the_end(run_fold
     assert "chosen by training-domain validation" in chosen.model(device="cpu").weights
     none = replace(found, points=tuple(replace(point, validation=None) for point in points))
     assert none.best is None and "no point is chosen" in none.sentence
-    with pytest.raises(UserError, match="nothing was held out to choose a point by"):
+    with pytest.raises(UserError, match="no samples were held out to select a point"):
         none.model()
     with pytest.raises(UserError, match=r"alpha 0.3 was not evaluated \(those were: 0, 1\)"):
         found.model(0.3)

@@ -172,7 +172,7 @@ class Fixed(nn.Flatten):
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "ARM"])
 def test_methods_train_what_learns_of_networks_of_which_part_does_not(name: str, features: type[nn.Module]) -> None:
     if (name, features) == ("SagNet", Fixed):
-        with pytest.raises(UserError, match="have nothing to learn"):
+        with pytest.raises(UserError, match="has no trainable features"):
             make(name, net=Network(features(), CLASSES))
         return
     torch.manual_seed(0)

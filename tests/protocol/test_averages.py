@@ -69,7 +69,7 @@ def test_rows_of_an_average_that_the_run_has_not_are_damage(tmp_path: Path) -> N
     folder = RunFolder(tmp_path, run)
     folder.create()
     folder.append([Record(run.id, 0, "scene1", "in", 0.5, 1.0, 0.0, average="sma")])
-    with pytest.raises(UserError, match="a row of an average that its run has not"):
+    with pytest.raises(UserError, match="averaged weights that its run does not have"):
         folder.read()
 
 

@@ -109,7 +109,7 @@ class AT(Adversarial):
 
     Paper: Madry et al. 2018, https://arxiv.org/abs/1706.06083.
     Note: initial perturbation, norm and projection are per sample.
-    Try it: when the unseen domain differs by noise or blur; a step costs eleven passes.
+    Try it: when the unseen domain differs by noise or blur; a step has eleven forward-backward passes.
     """
 
     passes = 11.0

@@ -22,7 +22,7 @@ class SelfReg(ERM):
     Paper: Kim et al. 2021, https://arxiv.org/abs/2104.09841.
     Note: l ~ Beta(1/2, 1/2), and min(1, R) is a constant for the gradient. As in DomainBed there is no averaging of
     weights. The projection is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). It has
-    three layers as wide as the features or wider: beside a small network most of a step's time is its.
+    three layers as wide as the features or wider: with a small network it takes most of a step's time.
     Try it: when classes are few and every batch has several samples of each.
     """
 
@@ -104,14 +104,14 @@ def logsumexp_where(mask: Tensor, values: Tensor) -> Tensor:
 
 @algorithm
 class CAD(ContrastiveBottleneck):
-    """Neighbours of other domains: mean_e R_e - lambda mean_i log (sum_(j abroad) w_ij / sum_(j != i) w_ij).
+    """Neighbours of other domains: mean_e R_e - lambda mean_i log (sum_(e_j != e_i) w_ij / sum_(j != i) w_ij).
 
-    w_ij = exp(<z_i, z_j> / t), and j is abroad if it is of another domain than i.
+    w_ij = exp(<z_i, z_j> / t), and e_i is the domain of sample i.
 
     Paper: the contrastive adversarial domain bottleneck of Ruan et al. 2022, https://arxiv.org/abs/2201.00057.
     Note: in DomainBed's form: features are neither projected nor normalised, -log(1 - p) in place of log p, and lambda
     is multiplied by t / 0.07. All samples count (DomainBed's code leaves out those without another of their class).
-    Try it: on strong pre-trained features, to remove what tells the domain.
+    Try it: on strong pre-trained features, to remove information about the domain.
     """
 
     conditional = False
@@ -119,9 +119,9 @@ class CAD(ContrastiveBottleneck):
 
 @algorithm
 class CondCAD(ContrastiveBottleneck):
-    """CAD within classes: mean_e R_e - lambda mean_i log (sum_(j abroad) w_ij / sum_(j != i) w_ij), j of i's class.
+    """CAD within classes: mean_e R_e - lambda mean_i log (sum_(e_j != e_i) w_ij / sum_(j != i) w_ij), j of i's class.
 
-    w_ij = exp(<z_i, z_j> / t), and j is abroad if it is of another domain than i; samples without such a j are not
+    w_ij = exp(<z_i, z_j> / t), and e_i is the domain of sample i; samples without a j in another domain are not
     counted.
 
     Paper: Ruan et al. 2022, https://arxiv.org/abs/2201.00057.

@@ -25,7 +25,7 @@ class URM(ERM):
     Paper: Krishnamachari et al. 2024, https://openreview.net/forum?id=PgLbS5yp8n.
     Note: as in DomainBed the range of ReLU counts as [0, 1]. The discriminator's step follows the network's, on the
     same features.
-    Try it: when features concentrate on what is frequent in training.
+    Try it: when features concentrate on frequent patterns of the training data.
     """
 
     needs_features = True
@@ -66,11 +66,11 @@ class URM(ERM):
 
 @algorithm
 class ADRMX(DANN):
-    """Features less the domain's: R(c(z)) + R(c'(z-d)) + CE(k(d), e) + M + S(z) + S(z-d) - lambda CE(D(z-d), e).
+    """Features without the domain's: R(c(z)) + R(c'(z-d)) + CE(k(d), e) + M + S(z) + S(z-d) - lambda CE(D(z-d), e).
 
-    z are the network's features and c its classifier; d are those of a second network, whose classifier k tells the
-    domain, so that z-d has nothing of it: the discriminator D shall not tell the domain by z-d, the classifier c' shall
-    tell the class. S is a supervised contrastive loss. M = R(c(remix)) on one sample per class, whose remix is z-d of
+    z are the network's features and c its classifier; d are those of a second network, whose classifier k predicts
+    the domain. From z-d, the discriminator D should not recognise the domain, and the classifier c' should predict
+    the class. S is a supervised contrastive loss. M = R(c(remix)) on one sample per class, whose remix is z-d of
     one sample and d of another of the class, from another domain.
 
     Paper: Demirel et al. 2023, https://arxiv.org/abs/2308.06624.
@@ -78,7 +78,7 @@ class ADRMX(DANN):
     start from the same weights. The remix is the paper's: DomainBed's code looks for samples of a class by their place
     among those of the class, not in the batch, and does not ask for another domain. S is that of Khosla et al. with
     temperature 0.07, averaged over samples that have another of their class; vectors shorter than 0.01 stay short.
-    Try it: when what is typical of a domain helps there; it takes twice the memory.
+    Try it: when domain-specific features help in their own domain; it takes twice the memory.
     """
 
     passes = 1.5

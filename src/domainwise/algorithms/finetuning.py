@@ -29,8 +29,8 @@ class MIRO(ERM):
     Note: a bound on the information that the features keep about the start's, with the paper's encoders: the mean is
     z_l itself, the variance does not depend on it, and the variances learn ten times as fast (`encoder_lr_factor`). The
     mean over stages is this project's; the released code sums over stages and halves, so for the five of a ResNet its
-    lambda is 2.5 times as strong. The copy is no part of the model that predicts.
-    Try it: with pre-trained weights, the larger the data they come from the better; from a random start it only slows
+    lambda is 2.5 times as strong. The copy is not part of the model that predicts.
+    Try it: with pre-trained weights, the larger the data they come from the better; from a random start it slows
     learning down.
     """
 
@@ -92,7 +92,7 @@ class ERMPlusPlus(ERM):
     Note: the classifier has an Adam of its own at first, with `head_lr` and without weight decay. A run has the average
     `sma` unless it names another; it begins 100 steps after the first phase, at step 600 as published. Tables show the
     averaged weights as "ERMPlusPlus + SMA". The paper then trains on all data: run the chosen steps with held_out=0.
-    Try it: with pre-trained weights, as the strongest plain baseline.
+    Try it: with pre-trained weights, as a strong plain baseline.
     """
 
     needs_features = True

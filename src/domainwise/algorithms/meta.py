@@ -69,8 +69,8 @@ class ARM(ERM):
     Note: c_e is one more input channel, whose slice of the first convolution starts as a copy of the first; the context
     network is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). A prediction depends on its
     batch, which must come from one domain. The context network works at full resolution, with as many multiplications
-    as a ResNet: beside a small network nearly all of a step's time is its.
-    Try it: when test images come in groups from one domain, and the group tells how to read them.
+    as a ResNet: with a small network it takes nearly all of a step's time.
+    Try it: when test images come in groups from one domain, and the group shows how to interpret them.
     """
 
     needs_features = True
@@ -106,7 +106,7 @@ class ARM(ERM):
         return self.logits(x[None])[0]
 
     def embed(self, x: Tensor) -> Tensor:  # noqa: ARG002 (it always raises)
-        raise UserError("ARM's features depend on the batch they are in: a sample by itself has none")
+        raise UserError("ARM's features depend on the batch: a single sample has none")
 
 
 def widen_first_convolution(features: nn.Module) -> None:

@@ -14,7 +14,7 @@ class Mixup(ERM):
 
     Paper: Yan et al. 2020, https://arxiv.org/abs/2001.00677.
     Note: every step draws a random ring of the domains and one l ~ Beta(alpha, alpha) per pair, as in DomainBed.
-    Try it: a cheap regulariser when domains show the same objects in different styles.
+    Try it: as a cheap regulariser when domains show the same objects in different styles.
     """
 
     needs_domains = 2

@@ -112,7 +112,7 @@ class SD(ERM):
 
     Paper: Pezeshki et al. 2021, https://arxiv.org/abs/2011.09468.
     Note: the mean over classes and the missing factor 1/2 are DomainBed's; its range of lambda belongs to them.
-    Try it: when a few easy features are learned first and starve the others; it costs nothing.
+    Try it: when a few easy features are learned first and suppress the others; it costs nothing.
     """
 
     space = ERM.space | {"penalty": LogUniform(-5, -1, default=0.1)}

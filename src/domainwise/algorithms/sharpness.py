@@ -27,7 +27,7 @@ class SAM(ERM):
     Paper: Foret et al. 2021, https://arxiv.org/abs/2010.01412.
     Note: the gradient at the moved weights is applied at w, by Adam; g is not differentiated. The range of rho is the
     grid that the paper searches.
-    Try it: when a pre-trained network overfits the training domains; a step costs two passes.
+    Try it: when a pre-trained network overfits the training domains; a step has two forward-backward passes.
     """
 
     passes = 2.0

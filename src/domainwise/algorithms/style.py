@@ -70,7 +70,7 @@ class SagNet(ERM):
     def setup(self) -> None:
         super().setup()
         if not any(parameter.requires_grad for parameter in self.network.features.parameters()):
-            raise UserError("SagNet moves features, and those of this network have nothing to learn: choose another")
+            raise UserError("SagNet trains features, but this network has no trainable features: choose another")
         self.style = nn.Linear(self.network.feature_size, self.problem.classes)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:

@@ -117,7 +117,7 @@ def measure(trained: TrainedRun) -> Perturbations:
     if learned is None:
         raise UserError(f"{run}: {run.algorithm} learns no perturbations; use a run of DAT, UAT or EnsembleUAT")
     if len(data.shape) != 3:
-        raise UserError(f"{run}: perturbations of inputs of shape {data.shape} are no pictures")
+        raise UserError(f"{run}: perturbations of inputs of shape {data.shape} are not pictures")
     deltas = learned.detach().cpu()[:, 0].expand(len(run.train_domains), *data.shape)
     rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
     means = torch.stack([mean_image(data.images, members) for members in rows])

@@ -74,8 +74,8 @@ def global_options(
     plugin: Annotated[
         list[Path] | None, typer.Option(help="Python file with your own algorithms, networks or datasets.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what is going on.")] = False,
-    log_file: Annotated[Path | None, typer.Option(help="Append everything that is going on to this file.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")] = False,
+    log_file: Annotated[Path | None, typer.Option(help="Append all log messages to this file.")] = None,
     cache_folder: Annotated[
         Path | None, typer.Option("--cache", help="Folder of decoded images (default: $DOMAINWISE_CACHE).")
     ] = None,
@@ -83,7 +83,7 @@ def global_options(
         bool, typer.Option("--version", callback=version.show, is_eager=True, help="Show versions and exit.")
     ] = False,
 ) -> None:
-    """Train and judge models that must work on domains they have never seen."""
+    """Train and evaluate models that must work on unseen domains."""
     logs.set_options(verbose, log_file)
     image_progress.show = decoding_progress
     image_progress.announce = partial(say, to=errors_console)

@@ -30,17 +30,18 @@ def audit(
     test_domain: options.FilterDomain = None,
     trial: options.FilterTrial = None,
     selected: Annotated[
-        bool, typer.Option("--selected", help="Of a sweep, every run that a rule selected; kept with its records.")
+        bool,
+        typer.Option("--selected", help="Audit every selected run of a sweep, and store the results."),
     ] = False,
     data_root: options.DataRoot = None,
     device: options.Device = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """What did a model use? The object, or a shortcut: colour, background, whatever tells the domains apart.
+    """What did a model use? The object, or a shortcut: colour, background, or another sign of the domain.
 
-    On any dataset: accuracy per domain and class, the worst pair, and how well a linear probe tells the domains from
-    the features. ColoredMNIST: colours swapped. BackgroundDigits: backgrounds swapped, removed, alone. Mixed-Same: the
-    background gap. All on images that were not trained on.
+    On any dataset: accuracy per domain and class, the worst pair, and how well a linear probe recognises the domain
+    from the features. ColoredMNIST: colours swapped. BackgroundDigits: backgrounds swapped, removed, alone. Mixed-Same:
+    the background gap. All on images that were not trained on.
     """
     from domainwise.analysis.attention import restore_all
     from domainwise.analysis.audit import audit as audit_model

@@ -22,12 +22,12 @@ CLEAR_EXAMPLES = (
     "[bold]domainwise data cache clear --cache ~/data/cache[/]"
 )
 
-app = typer.Typer(help="Decoded images that are kept for later runs: list them, clear them.", no_args_is_help=True)
+app = typer.Typer(help="Stored decoded images: list them, clear them.", no_args_is_help=True)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_cached(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
-    """Show the decoded images that are kept: of what, at which sizes, how large, last used."""
+    """Show stored decoded images: dataset, image sizes, disk space, last use."""
     from domainwise.data.catalogue import data_root as find_root
     from domainwise.data.images.cache_folder import cache_root, cached_images
 

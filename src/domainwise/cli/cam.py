@@ -23,8 +23,8 @@ def cam(
     images: Annotated[
         list[Path] | None, typer.Option(help="Image file; repeat for several (default: from the unseen domain).")
     ] = None,
-    per_class: Annotated[int, typer.Option(help="Images of each class, where no files are given.", min=1)] = 1,
-    limit: Annotated[int, typer.Option(help="Rows of the picture at most.", min=1)] = 12,
+    per_class: Annotated[int, typer.Option(help="Images per class, if no files are given.", min=1)] = 1,
+    limit: Annotated[int, typer.Option(help="Largest number of rows of the picture.", min=1)] = 12,
     layer: Annotated[str | None, typer.Option(help="Module whose maps are used (default: the last with maps).")] = None,
     method: Annotated[
         str | None,
@@ -43,9 +43,8 @@ def cam(
 ) -> None:
     """Where do models look? Grad-CAM side by side, on the same images of a domain that none of them saw.
 
-    Of a sweep, each method's run is the one that training-domain validation prefers, with the weights of the
-    step that it prefers.
-    Where the object's outline is known (BackgroundDigits), also the share of the heat that falls on it.
+    From a sweep, each method has the run and the step that training-domain validation selects. If the outline of the
+    object is known (BackgroundDigits), the output has the share of the heat on the object.
     """
     from domainwise.analysis import attention
     from domainwise.analysis.run_choice import RunFilter, run_folders

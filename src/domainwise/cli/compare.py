@@ -45,21 +45,19 @@ def compare(
         int | None, typer.Option(help="Candidates per algorithm; the first has the default values (default: 3).")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="Repetitions with other splits, weights and batches (default: 3).")
+        int | None, typer.Option(help="Repetitions: other splits, initial weights and batches (default: 3).")
     ] = None,
     *,
     training: TrainingFlags,
-    runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command does only what is missing.")] = Path(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs; the same command trains only missing ones.")] = Path(
         "runs/compare"
     ),
-    out: Annotated[
-        Path | None, typer.Option(help="Then train the winner on all domains; this becomes the model.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the model: the winner, trained on all domains.")] = None,
     budget: Annotated[
         str,
         typer.Option(
-            help="Time it may take, e.g. 45m or 8h: where all would take longer, fewer candidates, steps, trials; "
-            "none: no limit; auto: 30m on a CPU, none on a GPU."
+            help="Time limit, e.g. 45m or 8h, kept by fewer candidates, steps and trials; none: no limit; "
+            "auto: 30m on a CPU, none on a GPU."
         ),
     ] = "auto",
     workers: options.Workers = None,
@@ -68,11 +66,11 @@ def compare(
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Say which method to ship: each domain left out in turn, and which methods are clearly ahead.
+    """Find the method to ship: leave out each domain in turn, and test which methods are clearly ahead.
 
     A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
-    by training-domain validation, which never looks at the domain left out; the winner is the baseline (ERM, or the
-    first named) unless another is clearly ahead of it: by a paired t-test at 5 % for all comparisons together. Every
+    by training-domain validation, which never looks at the domain left out. The winner is the baseline (ERM, or the
+    first named) unless another method is clearly ahead, by a paired t-test at 5 % for all comparisons together. Every
     training also averages its weights; averaged weights are rows of their own.
     """
     from domainwise.cli.data_options import choose_data_and_network

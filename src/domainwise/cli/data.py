@@ -22,14 +22,12 @@ GET_EXAMPLES = (
     "Examples:  [bold]domainwise data get ColoredMNIST[/]   ·   [bold]domainwise data get PACS --data-root ~/data[/]"
 )
 
-app = typer.Typer(
-    help="The datasets: which there are, which are here, and how to get the others.", no_args_is_help=True
-)
+app = typer.Typer(help="Datasets: list them, get them, check your own.", no_args_is_help=True)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_datasets(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
-    """Show every dataset: its content, size and terms, whether it is here, and where it is looked for."""
+    """Show every dataset: content, size, terms, whether it is present, and where it is searched."""
     from domainwise.data.catalogue import DATASETS
     from domainwise.data.catalogue import data_root as find_root
 

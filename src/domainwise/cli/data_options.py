@@ -27,7 +27,7 @@ def choose_data_and_network(
         return find_dataset(name, skip_bad=skip_bad), named
     data = image_folder(name, skip_bad=skip_bad)
     if len(data.classes) < 2:
-        raise UserError(f"{data.title} has one class only ({data.classes[0]}): nothing to tell apart")
+        raise UserError(f"{data.title} has one class only ({data.classes[0]}): a classifier needs two")
     for note in scan(files.resolved(name)).notes():
         say(f"note: {note}", errors_console)
     if named is None:

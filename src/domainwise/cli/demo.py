@@ -30,7 +30,9 @@ TRIALS = 3
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page, records, models and pictures.")] = Path("runs/demo"),
-    trials: Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.", min=1)] = TRIALS,
+    trials: Annotated[
+        int, typer.Option(help="Repetitions: other splits, initial weights and batches.", min=1)
+    ] = TRIALS,
     steps: Annotated[int, typer.Option(help="Training steps per run.")] = STEPS,
     workers: Annotated[
         int | None, typer.Option(help="Runs at once (default: cores / --threads).", min=1, max=4096)
@@ -99,7 +101,7 @@ def check_folder(out: Path, runs: "Sequence[Run]") -> None:
     there |= {run.id for run in planned_runs(list(saved_plans(out)))}
     if others := there - ours:
         raise UserError(
-            f"{out} holds {counted(len(others), 'run')} of something else than this demo: name another folder",
+            f"{out} holds {counted(len(others), 'run')} from outside this demo: name another folder",
             argument="out",
         )
 

@@ -38,9 +38,9 @@ LITTLE_SPACE = 2 * 2**30
 
 
 def doctor(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
-    """Say what is here: versions, devices, precisions, optional packages, data, weights, plugins, disk space.
+    """Show what is installed: versions, devices, precisions, optional packages, data, weights, plugins, disk space.
 
-    A dash is something absent that some commands want, a cross something that will not work; then the exit status is 1.
+    A dash marks an optional part that is missing, a cross a part that does not work (exit status 1).
     """
     findings = list(examine(data_root))
     if as_json:

@@ -21,7 +21,7 @@ def drift(
     model: options.ModelFolder,
     images: options.Images,
     fail_above: Annotated[
-        float | None, typer.Option(help="Exit with status 1 if the score is above this; see the score of usual images.")
+        float | None, typer.Option(help="Exit with status 1 if the score is above this limit.")
     ] = None,
     device: options.Device = "auto",
     seed: options.Seed = 0,

@@ -30,20 +30,20 @@ def figure(
     out: Annotated[
         Path | None, typer.Option(help="File: .pdf, .png or .svg (default: NAME.png in the folder).")
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Of a folder with several datasets, this one.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which dataset, if the folder has several.")] = None,
     algorithms: Annotated[
-        str, typer.Option(help="These alone, with commas between (default: all that have the runs).")
+        str, typer.Option(help="Only these, separated by commas (default: all that have the runs).")
     ] = "",
     selection: Annotated[
-        str | None, typer.Option(help="Rule that chooses the step, and the run where one is (default: the dataset's).")
+        str | None, typer.Option(help="Selection rule of steps and runs (default: the dataset's).")
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="For dark slides and pages: light on black.")] = False,
+    dark: Annotated[bool, typer.Option("--dark", help="Light on black, for dark slides and pages.")] = False,
     partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw an ablation or learning curves, from records alone, for a paper or a slide.
+    """Draw an ablation or learning curves from records, for a paper or a slide.
 
-    [bold]methods[/] beside each other · [bold]domains[/] each method on each unseen domain · [bold]curves[/] accuracy
+    [bold]methods[/] side by side · [bold]domains[/] each method on each unseen domain · [bold]curves[/] accuracy
     against steps · [bold]memory[/] memorisation of training images · [bold]draws[/] accuracy against the number of
     draws · [bold]eps-alpha[/] radius x step size · [bold]radius[/] against accuracy · [bold]norms[/] l2 against l_inf ·
     [bold]batch-size[/] with regression lines · [bold]penalties[/] of IRM, AT and DAT against steps.

@@ -16,9 +16,9 @@ EXAMPLES = (
 
 
 def interpolate(
-    trained: Annotated[Path, typer.Argument(help="A run's folder (OUT/<run id>), or a model's that knows its run.")],
+    trained: Annotated[Path, typer.Argument(help="Folder of a run (OUT/<run id>), or of a model that knows its run.")],
     alphas: Annotated[
-        str, typer.Option(help="Points from 0 (start) to 1 (end), with commas between (default: 0, 0.1, ... 1).")
+        str, typer.Option(help="Points from 0 (start) to 1 (end), separated by commas (default: 0, 0.1, ... 1).")
     ] = "",
     save: options.Save = "auto",
     alpha: Annotated[
@@ -30,10 +30,10 @@ def interpolate(
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Walk between the start and the end of a training: accuracy per domain of the weights on the way.
+    """Evaluate weights on the line between the start and the end of a training, per domain.
 
-    The start is rebuilt from the run and verified by the loss of its first step. A point in between is often better on
-    domains that were not trained on (WiSE-FT); --out writes the one that training-domain validation prefers.
+    The start is rebuilt from the run and verified by the loss of its first step. Points in between can be better on
+    unseen domains (WiSE-FT); --out writes the one that training-domain validation selects.
     """
     from domainwise.core import files
     from domainwise.models.interpolate import ALPHAS

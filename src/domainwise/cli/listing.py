@@ -18,14 +18,14 @@ EXAMPLES = (
 
 
 def list_everything(
-    pattern: Annotated[str, typer.Argument(help="Names to show, with * for any letters: 'DA*'.")] = "*",
+    pattern: Annotated[str, typer.Argument(help="Names to show; * stands for any letters: 'DA*'.")] = "*",
     algorithms: Annotated[bool, typer.Option("--algorithms", help="Algorithms only.")] = False,
     datasets: Annotated[bool, typer.Option("--datasets", help="Datasets only.")] = False,
     networks: Annotated[bool, typer.Option("--networks", help="Networks only.")] = False,
     augmentations: Annotated[bool, typer.Option("--augmentations", help="Augmentations only.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show algorithms, datasets, networks and augmentations, one line each: all, or those of a kind or pattern."""
+    """Show algorithms, datasets, networks and augmentations, one line each."""
     from domainwise.algorithms import ALGORITHMS
     from domainwise.data.augmentations import AUGMENTATIONS
     from domainwise.data.catalogue import DATASETS

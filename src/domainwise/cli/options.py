@@ -24,18 +24,18 @@ SkipBad = Annotated[
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the datasets (default: $DOMAINWISE_DATA).")]
 ImageSize = Annotated[
-    int | None, typer.Option(help="Height and width to load images at (default: the dataset's, or as --network wants).")
+    int | None, typer.Option(help="Height and width to load images at (default: the dataset's or the network's).")
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's, or the network's)."),
+    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's or the network's)."),
 ]
 
 # Training
 Network = Annotated[
     str,
     typer.Option(
-        help="See: domainwise list; auto: the dataset's, and for --data by the weights here.",
+        help="See: domainwise list; auto: the dataset's; for --data, by the weights that are present.",
         autocompletion=complete.networks,
     ),
 ]
@@ -48,12 +48,12 @@ FixedHparam = Annotated[list[str] | None, typer.Option(help="Fix a hyper-paramet
 Start = Annotated[
     str,
     typer.Option(
-        help="probe: the classifier starts as the best linear one on the features before training.",
+        help="probe: start from the best linear classifier on the initial features.",
         autocompletion=complete.among(*STARTS),
     ),
 ]
 Freeze = Annotated[
-    str, typer.Option(help="features: only the classifier learns.", autocompletion=complete.among(*FREEZABLE))
+    str, typer.Option(help="features: train only the classifier.", autocompletion=complete.among(*FREEZABLE))
 ]
 LrSchedule = Annotated[
     str,
@@ -63,18 +63,20 @@ LrSchedule = Annotated[
     ),
 ]
 ClipGradient = Annotated[
-    float, typer.Option(help="Largest norm of all gradients together (default: no limit).", show_default=False)
+    float, typer.Option(help="Largest total norm of the gradients (default: no limit).", show_default=False)
 ]
 EarlyStop = Annotated[
     int,
     typer.Option(
-        help="Stop after so many evaluations without a better training-domain validation (default: never).",
+        help="Stop after this many evaluations without a better training-domain validation (default: never).",
         show_default=False,
     ),
 ]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
-FullCurves = Annotated[bool, typer.Option("--full-curves", help="Judge every split, not only what selection needs.")]
-Track = Annotated[list[str] | None, typer.Option(help="Also record, per training domain: penalties.")]
+FullCurves = Annotated[
+    bool, typer.Option("--full-curves", help="Evaluate all splits, not only those of selection rules.")
+]
+Track = Annotated[list[str] | None, typer.Option(help="Also record for every training domain: penalties.")]
 LogTo = Annotated[
     list[str] | None, typer.Option(help="Also send the records to tensorboard, wandb or mlflow; repeat for several.")
 ]
@@ -89,7 +91,7 @@ Save = Annotated[
 Average = Annotated[
     str,
     typer.Option(
-        help="Also evaluate averaged weights of the same training: none, ema, sma or swad.",
+        help="Also evaluate averaged weights of the training: none, ema, sma or swad.",
         autocompletion=complete.among("none", "ema", "sma", "swad"),
     ),
 ]
@@ -100,18 +102,18 @@ Threads = Annotated[
 Seed = Annotated[int, typer.Option(help="Changes every random stream.")]
 
 # Searches, and where their runs go
-Algorithms = Annotated[str, typer.Option(help="Names with commas between.", autocompletion=complete.algorithms)]
-Trials = Annotated[int, typer.Option(help="Repetitions with other splits, weights and batches.")]
-On = Annotated[str, typer.Option(help="Where: local, ray or slurm.")]
+Algorithms = Annotated[str, typer.Option(help="Names, separated by commas.", autocompletion=complete.algorithms)]
+Trials = Annotated[int, typer.Option(help="Repetitions: other splits, initial weights and batches.")]
+On = Annotated[str, typer.Option(help="Where to run: local, ray or slurm.")]
 Workers = Annotated[
     int | None,
     typer.Option(help="Processes on this machine (default: one per GPU, or cores / --threads).", min=1, max=4096),
 ]
-PerGpu = Annotated[str, typer.Option(help="Runs that take turns on each GPU, or auto: as many as pay.")]
+PerGpu = Annotated[str, typer.Option(help="Runs that share each GPU, or auto: the fastest number.")]
 Address = Annotated[str | None, typer.Option(help="Ray cluster to join (default: start one on the loopback).")]
 Slurm = Annotated[list[str] | None, typer.Option(help="submitit parameter NAME=VALUE, e.g. slurm_partition=gpu.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many runs, and how long they would take.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the number of runs and how long they would take.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Train failed runs again.")]
 
 # Folders that commands read
 SweepFolder = Annotated[Path, typer.Argument(help="A sweep's folder.")]
@@ -119,17 +121,15 @@ ResultsFolder = Annotated[Path, typer.Argument(help="A folder of a sweep, a trai
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")
 ]
-FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Of a sweep with several datasets, this one.")]
-FilterDomain = Annotated[
-    str | None, typer.Option("--test-domain", help="Of a sweep, the runs that leave this one out.")
-]
-FilterTrial = Annotated[int | None, typer.Option("--trial", help="Of a sweep, the runs of this trial.")]
-ModelFolder = Annotated[Path, typer.Argument(help="A model's folder: what train (its --out), fit or save has written.")]
+FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Which dataset, if a sweep has several.")]
+FilterDomain = Annotated[str | None, typer.Option("--test-domain", help="Unseen domain of the runs, for a sweep.")]
+FilterTrial = Annotated[int | None, typer.Option("--trial", help="Trial of the runs, for a sweep.")]
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a model, written by train --out, fit or save.")]
 Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
 
 # Results
 Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]
-Baseline = Annotated[str, typer.Option(help="What paired differences are taken to.")]
+Baseline = Annotated[str, typer.Option(help="Method that paired differences refer to.")]
 Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
 OptionalPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]

@@ -57,9 +57,9 @@ def predict(
     model: options.ModelFolder,
     images: options.Images,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Write file, class and all probabilities here instead.")
+        Path | None, typer.Option("--csv", help="Write file, class and all probabilities to this file instead.")
     ] = None,
-    domain: Annotated[str | None, typer.Option(help="The training domain all images come from (MTL uses it).")] = None,
+    domain: Annotated[str | None, typer.Option(help="Training domain of all images (used by MTL).")] = None,
     adapt: Adapt = None,
     adapt_keep: AdaptKeep = None,
     adapt_lr: AdaptLr = None,
@@ -135,7 +135,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on labelled domains: accuracy per domain and class, and the worst of each.
 
-    Images that the model was trained on, known by their pixels, are left out of the accuracies and counted apart.
+    Images that the model was trained on, known by their pixels, are left out of the accuracies and counted separately.
     """
     from domainwise.data.find import find_dataset
     from domainwise.models.folder import load_model

@@ -14,14 +14,14 @@ UNPACK_EXAMPLES = "Examples:  [bold]domainwise unpack results/cmnist runs/cmnist
 
 def publish(
     folder: options.SweepFolder,
-    target: Annotated[Path, typer.Argument(help="A folder for its records; what publish wrote there is replaced.")],
+    target: Annotated[Path, typer.Argument(help="Folder for the records; earlier records there are replaced.")],
     as_json: options.Json = False,
 ) -> None:
     """Write a sweep's records compactly, to keep them with a paper or a repository: one file for all runs.
 
     [bold]table[/], [bold]report[/], [bold]figure[/] and [bold]status[/] read it like a sweep's folder, and every
-    selection rule chooses the same. Only draws that ended in all trials and domains are taken, so that what is compared
-    was searched equally. Models stay behind.
+    selection rule selects the same. Only draws that have ended in all trials and domains are included, so that all
+    methods have equal searches. Models are not included.
     """
     from domainwise.cli.table import print_notes
     from domainwise.core.phrasing import counted
@@ -49,11 +49,11 @@ def publish(
 
 
 def unpack(
-    published: Annotated[Path, typer.Argument(help="A folder that publish has written.")],
+    published: Annotated[Path, typer.Argument(help="Folder written by publish.")],
     folder: Annotated[Path, typer.Argument(help="The sweep's folder to put the records into.")],
     as_json: options.Json = False,
 ) -> None:
-    """Put published records back into a sweep's folder, so that the sweep's command does only what is missing."""
+    """Put published records back into a sweep's folder, so that the sweep's command trains only missing runs."""
     from domainwise.core.phrasing import counted
     from domainwise.reports.publish import unpack as restore
 

@@ -20,10 +20,10 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
     baseline: options.Baseline = "ERM",
     no_models: Annotated[
-        bool, typer.Option("--no-models", help="Read records alone: no attention, perturbations, what models used.")
+        bool, typer.Option("--no-models", help="Use records only: no heatmaps, perturbations or audits.")
     ] = False,
     shift: Annotated[
-        bool, typer.Option("--shift", help="Estimate the kind of shift of photographs too: minutes on a GPU.")
+        bool, typer.Option("--shift", help="Also estimate the kind of shift of photographs: minutes on a GPU.")
     ] = False,
     data_root: options.DataRoot = None,
     device: options.Device = "cpu",

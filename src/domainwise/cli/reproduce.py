@@ -21,7 +21,7 @@ EXAMPLES = (
 def reproduce(
     table: Annotated[str, typer.Argument(help="A table of the paper with accuracies: its number or label.")],
     dataset: Annotated[str | None, typer.Option(help="Only this dataset of the table.")] = None,
-    algorithms: Annotated[str, typer.Option(help="Only these algorithms, with commas between.")] = "",
+    algorithms: Annotated[str, typer.Option(help="Only these algorithms, separated by commas.")] = "",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws (the paper: 20).")] = 20,
     trials: Annotated[int, typer.Option(help="Trials (the paper: 3).")] = 3,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,

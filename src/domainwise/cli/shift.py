@@ -26,9 +26,9 @@ def shift(
     test_domain: Annotated[
         list[str] | None, typer.Option(help="Unseen domain; repeat for several (default: each in turn).")
     ] = None,
-    network: Annotated[str | None, typer.Option(help="What learns the features (default: by the data).")] = None,
+    network: Annotated[str | None, typer.Option(help="Network for the features (default: by the data).")] = None,
     weights: options.Weights = "",
-    image_size: Annotated[int | None, typer.Option(help="Height and width, where images can be resized.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Height and width of images that can be resized.")] = None,
     images: Annotated[int, typer.Option(help="Images per side, at most.", min=64)] = 20_000,
     trials: Annotated[int, typer.Option(help="Repetitions with other weights and samples.", min=1)] = 1,
     fixed: Annotated[

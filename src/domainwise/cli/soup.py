@@ -24,10 +24,8 @@ ENSEMBLE_EXAMPLES = (
 )
 
 Runs = Annotated[list[Path], typer.Argument(help="A sweep's folder, or the folders of runs (OUT/<run id>).")]
-Algorithm = Annotated[str | None, typer.Option(help="Of a sweep with several, this one.")]
-Out = Annotated[
-    Path | None, typer.Option(help="Folder of the model; of a sweep with several, name test domain and trial.")
-]
+Algorithm = Annotated[str | None, typer.Option(help="Which algorithm, if a sweep has several.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the model; name test domain and trial if there are several.")]
 
 
 def soup(
@@ -45,8 +43,8 @@ def soup(
 ) -> None:
     """Average the weights of finished runs that share their start: one model, as fast as one run.
 
-    Of a sweep, one soup per test domain and trial. Each is judged on the splits of its runs and recorded beside them,
-    so that table, report and publish show it. Runs share their start where sweep --space soup has made them.
+    A sweep gives one soup per test domain and trial. Each is evaluated on the splits of its runs and recorded in the
+    sweep's folder, so that table, report and publish show it. Runs of sweep --space soup share their start.
     """
     _combine(
         runs,
@@ -73,8 +71,8 @@ def ensemble(
 ) -> None:
     """Average the probabilities of finished runs: one model with the weights, and the cost, of all of them.
 
-    Of a sweep, one ensemble per test domain and trial. Each is judged on the splits of its runs and recorded beside
-    them, so that table, report and publish show it. The runs may have any start.
+    A sweep gives one ensemble per test domain and trial. Each is evaluated on the splits of its runs and recorded in
+    the sweep's folder, so that table, report and publish show it. The runs may have any start.
     """
     _combine(runs, "ensemble", algorithm, test_domain, trial, out, data_root, device, as_json)
 
@@ -98,7 +96,7 @@ def _combine(
     wanted = RunsWanted(algorithm, test_domain, trial)
     sweep = runs[0] if len(runs) == 1 and not (runs[0] / "run.json").exists() else None
     if sweep is None and out is None:
-        raise UserError("the folders of runs make a model: name its folder", argument="out")
+        raise UserError("the runs become one model: name its folder", argument="out")
     made = []
     for one in combine(runs, combination, wanted, device, data_root, single=out is not None):
         if out is not None:
@@ -114,7 +112,7 @@ def _combine(
         return
     console.print(result)
     if sweep is not None:
-        say(f"Recorded in {sweep}, beside the runs: domainwise table {sweep}")
+        say(f"Recorded in {sweep}: see domainwise table {sweep}")
     if out is not None:
         say(f"Model: {out}; {model.weights}")
         say(model.unseen)

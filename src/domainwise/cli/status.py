@@ -51,12 +51,12 @@ def progress_json(progress: "SweepProgress") -> dict[str, Any]:
 
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep, a training, a demo, or of compare's runs.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until all runs have ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update until all runs have ended.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """The progress of a sweep, from another terminal or machine: done, running, failed, remaining, time left, best.
 
-    A training keeps no plan: of it the runs that have begun are counted.
+    A training has no plan, so only runs that have begun are counted.
     """
     from domainwise.cli.table import print_notes
     from domainwise.sweeps.collection import collect, runs_parent

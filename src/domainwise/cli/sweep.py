@@ -38,9 +38,9 @@ def sweep(
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: options.Trials = 3,
     setting: Annotated[str, typer.Option(help="multi: leave one domain out; single: train on one.")] = "multi",
-    test_domains: Annotated[str, typer.Option(help="Names or numbers with commas between (default: all).")] = "",
+    test_domains: Annotated[str, typer.Option(help="Names or numbers, separated by commas (default: all).")] = "",
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Also leave out every two, to select by leave-one-out.")
+        bool, typer.Option("--pairs", help="Also leave out every pair, for leave-one-domain-out selection.")
     ] = False,
     space: Annotated[
         str,
@@ -51,7 +51,7 @@ def sweep(
     ] = None,
     *,
     training: TrainingFlags,
-    out: Annotated[Path, typer.Option(help="Folder; the same command on it does only what is missing.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of the runs; the same command trains only missing ones.")] = Path(
         "runs/sweep"
     ),
     on: options.On = "local",
@@ -66,7 +66,7 @@ def sweep(
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Search hyper-parameters for several algorithms on every unseen domain; survives crashes, and continues."""
+    """Search hyper-parameters of several algorithms on every unseen domain; continues after interruptions."""
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.plan import plan_sweep

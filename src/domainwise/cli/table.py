@@ -39,9 +39,7 @@ def table(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="terminal, markdown, latex, csv or json.")] = "terminal",
     baseline: options.Baseline = "ERM",
-    paper: Annotated[
-        str | None, typer.Option(help="Put a table of the paper beside ours: its number or label.")
-    ] = None,
+    paper: Annotated[str | None, typer.Option(help="Compare with a table of the paper: its number or label.")] = None,
     partial: options.Partial = False,
     as_json: options.Json = False,
 ) -> None:

@@ -41,13 +41,13 @@ def train(
     training: TrainingFlags,
     held_out: Annotated[
         float | None,
-        typer.Option(help="Fraction of every domain to validate with, not trained on (default: the dataset's)."),
+        typer.Option(help="Fraction of every domain that is held out for validation (default: the dataset's)."),
     ] = None,
     draw: Annotated[int, typer.Option(help="Hyper-parameter draw; 0 is the defaults.", min=0)] = 0,
-    trial: Annotated[int, typer.Option(help="Changes splits, weights and batches.", min=0)] = 0,
-    out: Annotated[
-        Path, typer.Option(help="Becomes the model of this training; its records lie in a folder inside.")
-    ] = Path("runs/train"),
+    trial: Annotated[int, typer.Option(help="Changes splits, initial weights and batches.", min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the model; the records are in a folder inside.")] = Path(
+        "runs/train"
+    ),
     save: options.Save = "auto",
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,

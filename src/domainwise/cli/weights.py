@@ -19,9 +19,7 @@ GET_EXAMPLES = (
     "[bold]domainwise weights get resnet50 --data-root ~/data[/]"
 )
 
-app = typer.Typer(
-    help="Pre-trained weights: which there are, which are here, and how to get them.", no_args_is_help=True
-)
+app = typer.Typer(help="Pre-trained weights: list them, get them.", no_args_is_help=True)
 
 
 @app.command("list", epilog=LIST_EXAMPLES)

@@ -115,7 +115,7 @@ class RunLock:
         if not self.folder.is_dir():
             raise UserError(f"{self.folder} was deleted while its run was being trained: start it again")
         if self.taken_over():
-            raise RunLocked(f"{self.folder.name} was taken over by another process while this one was not heard of")
+            raise RunLocked(f"{self.folder.name} was taken over by another process while this one did not respond")
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):

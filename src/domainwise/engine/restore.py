@@ -72,8 +72,8 @@ def finished(path: Path) -> RunFolder:
     folder = RunFolder.at(path)
     if folder.run.combination:
         raise UserError(
-            f"{path} holds the records of {folder.run}, not its weights: soup and ensemble write its model where they "
-            "are told to, and its runs have theirs"
+            f"{path} holds the records of {folder.run}, not its weights: give the folder of its model, or of one of "
+            "its runs"
         )
     status = folder.status()
     if status is None:

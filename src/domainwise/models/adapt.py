@@ -61,7 +61,7 @@ class T3A:
         plain = type(algorithm).predict is Algorithm.predict
         if not plain or not isinstance(network, Network) or not isinstance(network.classifier, nn.Linear):
             kind = "an ensemble" if isinstance(algorithm, EnsembleAlgorithm) else type(algorithm).__name__
-            raise UserError(f"T3A replaces one linear classifier, by which {kind} does not predict")
+            raise UserError(f"T3A needs a model with one linear classifier, which {kind} does not have")
         if isinstance(keep, bool) or not isinstance(keep, int) or not (keep == -1 or keep >= 1):
             raise UserError(f"T3A keeps at least 1 support per class, or all (-1), not {keep!r}")
         self.network, self.keep = network, keep
@@ -116,7 +116,7 @@ class Tent:
         kinds = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
         norms = [m for m in algorithm.modules() if isinstance(m, kinds) and isinstance(m.weight, nn.Parameter)]
         if not norms:
-            raise UserError("Tent adapts the scale and shift of normalisation, which this network has not: use t3a")
+            raise UserError("Tent adapts normalisation layers, and this network has none: use t3a")
         if not 0 < lr <= LARGEST_LR:
             raise UserError(f"Tent's step size must be above 0 and at most {LARGEST_LR:g}, not {lr:g}")
         self.algorithm = algorithm

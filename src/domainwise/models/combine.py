@@ -145,7 +145,7 @@ def find_candidates(paths: Sequence[Path], combination: Combination, wanted: Run
     for method in dict.fromkeys(str(Method.of(group.run)) for group in groups if group not in chosen):
         log.warning("%s is left out: its runs do not share their start", method)
     if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
-        raise UserError(f"{lacking[0].name}: nothing was held out to choose by: make a uniform soup")
+        raise UserError(f"{lacking[0].name}: no samples were held out to select runs: make a uniform soup")
     return chosen
 
 

@@ -143,7 +143,7 @@ class Interpolation(Tabular):
         """The model at a point of the line, by default at the one that validation prefers."""
         best = self.best
         if alpha is None and best is None:
-            raise UserError("nothing was held out to choose a point by: name one between 0 and 1", argument="alpha")
+            raise UserError("no samples were held out to select a point: give one between 0 and 1", argument="alpha")
         point = best if alpha is None else next((one for one in self.points if one.alpha == alpha), None)
         if point is None:
             shown = ", ".join(f"{one.alpha:g}" for one in self.points)
@@ -225,7 +225,7 @@ def _fine_tuning(path: Path, save: str) -> FineTuning:
     model = load_model(path, device="cpu")
     described = model.card.training.get("run")
     if described is None or "made_of" in model.card.training:
-        raise UserError(f"{path}: {model.weights}: it has no start of its own to go back to; give the folder of a run")
+        raise UserError(f"{path}: {model.weights}: it has no start of its own; give the folder of a run")
     run = Run.from_description(described, path / CARD, "give the folder of its run")
     folder = RunFolder(path, run) if (path / run.id / "run.json").exists() else None
     if save != "auto":

@@ -148,7 +148,7 @@ class Model:
             raise UserError(f"{environments.name} has inputs of shape {environments.shape}, not {self.card.shape}")
         if foreign := [name for name in environments.classes if name not in self.classes]:
             known = ", ".join(self.classes)
-            raise UserError(f"{environments.name} has a class {foreign[0]!r} that the model has not (it has: {known})")
+            raise UserError(f"{environments.name} has a class {foreign[0]!r} unknown to the model (known: {known})")
         scores = {domain: self._score(environments, domain) for domain in environments.domains}
         return Evaluation(scores, self.trained_on is not None)
 

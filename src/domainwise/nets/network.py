@@ -47,7 +47,7 @@ class Network(nn.Module):
         super().__init__()
         size = feature_size if feature_size is not None else getattr(features, "out_features", None)
         if not isinstance(size, int):
-            raise UserError(f"network {type(features).__name__} has no out_features: say feature_size=")
+            raise UserError(f"network {type(features).__name__} has no out_features: give feature_size=")
         self.feature_size, self.classes, self.precision = size, classes, precision
         self.features = features
         self.dropout = nn.Dropout(dropout)

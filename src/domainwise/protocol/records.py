@@ -208,7 +208,7 @@ class RunFolder:
             if row.run != self.run.id:
                 raise UserError(f"{where}: a row of another run ({row.run}), not of {self.run.id}: {ADVICE}")
             if isinstance(row, Record) and row.average not in (None, self.run.average):
-                raise UserError(f"{where}: a row of an average that its run has not ({row.average}): {ADVICE}")
+                raise UserError(f"{where}: averaged weights that its run does not have ({row.average}): {ADVICE}")
             rows.append((line + b"\n", row))
         return rows
 

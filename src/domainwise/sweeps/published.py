@@ -137,7 +137,7 @@ class PublishedRun:
         accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
         averaged = None if row.averaged is None else AveragedScores.parse(row.averaged, where, advice)
         if averaged is not None and not (run.average and set(averaged.steps) <= set(row.steps)):
-            raise UserError(f"{where}: averaged weights of an evaluation that its run has not: {advice}")
+            raise UserError(f"{where}: averaged weights of an evaluation that its run does not have: {advice}")
         penalties = tuple(PenaltyRecord(run.id, *values) for values in row.penalties)
         audit = None if row.audit is None else check_audit(row.audit, where, advice)
         more = (penalties, audit, row.training_loss, averaged)

@@ -21,20 +21,20 @@ EXAMPLES = (
 
 def bench(
     dataset: Annotated[str, typer.Option(help="See: domainwise list.")] = "ColoredMNIST-embedded",
-    network: Annotated[str | None, typer.Option(help="(default: the dataset's).")] = None,
+    network: Annotated[str | None, typer.Option(help="Network (default: the dataset's).")] = None,
     algorithms: options.Algorithms = "ERM,DAT,AT,IRM",
     batch_size: Annotated[
         int | None, typer.Option(help="Images per domain (default: the protocol's, 16 on a CPU).", min=2)
     ] = None,
-    precisions: Annotated[str, typer.Option(help="Those the device has are measured.")] = "fp32,tf32,bf16",
-    at_once: Annotated[int, typer.Option(help="Runs that take turns, on a GPU; 1 for none.", min=1)] = 8,
-    seconds: Annotated[float, typer.Option(help="Spent on each measurement, besides its start.", min=0)] = 2.0,
+    precisions: Annotated[str, typer.Option(help="Precisions to measure, if the device has them.")] = "fp32,tf32,bf16",
+    at_once: Annotated[int, typer.Option(help="Runs that share a GPU; 1: none.", min=1)] = 8,
+    seconds: Annotated[float, typer.Option(help="Seconds per measurement, without start-up.", min=0)] = 2.0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Time steps and evaluations on this machine, beside a plain loop written the way DomainBed writes it."""
+    """Time steps and evaluations on this machine, compared with a plain loop in DomainBed's style."""
     from domainwise.algorithms import ALGORITHMS
     from domainwise.cli.bench.machine import describe
     from domainwise.cli.bench.steps import Bench

@@ -97,7 +97,7 @@ def bad_images(files: Sequence[Path], bad: Mapping[int, str]) -> UserError:
     number, reason = next(iter(bad.items()))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
     return UserError(
-        f"cannot decode {files[number]}: {reason}{more}; mend or remove it, or leave such images out",
+        f"cannot decode {files[number]}: {reason}{more}; repair or remove it, or leave such images out",
         argument="skip_bad",
     )
 

@@ -134,5 +134,5 @@ def Digits(root: Path) -> Environments:
         log.warning("Digits in %s is without %s: domainwise data get Digits", root, ", ".join(absent))
     for name, (_, labels) in domains.items():
         if len(labels) != PUBLISHED[name]:
-            log.warning("%s has %s digits, published are %s", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")
+            log.warning("%s has %s digits (published: %s)", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")
     return replace(Environments.from_arrays(domains, name="Digits", classes=tuple("0123456789")), absent=absent)

@@ -49,7 +49,7 @@ def fetch(download: Download, root: Path, progress: Progress = lambda _done, _to
         pooch.get_logger().setLevel("WARNING")
         pooch.retrieve(download.url, download.checksum, target.name, target.parent, downloader=resume)
     except ValueError:
-        raise UserError(f"{download.url}: the file has not the checksum {download.checksum}: try again") from None
+        raise UserError(f"{download.url}: the file does not have the checksum {download.checksum}: try again") from None
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror or error}") from None
     return target

@@ -47,7 +47,7 @@ def published_images(
 
     files = [file for labelled in domains.values() for file, _ in labelled]
     if len(files) != published:
-        log.warning("%s in %s has %s images, published are %s", name, root, f"{len(files):,}", f"{published:,}")
+        log.warning("%s in %s has %s images (published: %s)", name, root, f"{len(files):,}", f"{published:,}")
     result = decode(files, size, label=name, which=f"{name} in {root}")
     if result.bad:
         number, reason = next(iter(result.bad.items()))
