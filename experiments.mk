@@ -7,7 +7,7 @@
 OPTIONS ?=
 READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
 
-EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-noise backgrounds backgrounds-radius backgrounds-batch rotated rotated-penalty pacs pacs-search digits theory
+EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-noise backgrounds backgrounds-radius backgrounds-batch backgrounds-averages rotated rotated-penalty pacs pacs-search digits theory
 
 .PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=unpack-%)
 
@@ -96,6 +96,14 @@ reproduce-backgrounds-batch:
 	$(BACKGROUNDS) --algorithms DAT --trials 3 --grid batch_size=8,16,32,64 --hparam eps=2 --hparam alpha=0.2 \
 	    --out runs/backgrounds-batch $(OPTIONS)
 	$(MAKE) publish-backgrounds-batch
+
+# What averaged weights add to a method, at the settings of reproduce-backgrounds.
+AVERAGES := $(BACKGROUNDS) --algorithms ERM,DAT,CORAL,MIRO,SAM --trials 3 --hparam batch_size=32 --hparam eps=2 \
+    --hparam alpha=0.2 --out runs/backgrounds-averages
+reproduce-backgrounds-averages:
+	$(AVERAGES) --average sma $(OPTIONS)
+	$(AVERAGES) --average swad $(OPTIONS)
+	$(MAKE) publish-backgrounds-averages
 
 # RotatedMNIST of the DomainBed table.
 reproduce-rotated:

@@ -37,8 +37,17 @@ def course(name: str, data: list[tuple[Tensor, Tensor]], **hparams: object) -> T
         ("IRM", {"penalty": 0.0, "anneal": 0}),
         ("VREx", {"penalty": 0.0, "anneal": 0}),
         ("LDAT", {"penalty": 0.0, "anneal": 0}),
+        ("SD", {"penalty": 0.0}),
+        ("IB_ERM", {"penalty": 0.0, "anneal": 0}),
+        ("IB_IRM", {"penalty": 0.0, "anneal": 0, "ib_penalty": 0.0, "ib_anneal": 0}),
+        ("IGA", {"penalty": 0.0}),
         ("CORAL", {"gamma": 0.0}),
         ("MMD", {"gamma": 0.0}),
+        ("CausIRL_CORAL", {"gamma": 0.0}),
+        ("CausIRL_MMD", {"gamma": 0.0}),
+        ("CAD", {"lambda": 0.0}),
+        ("CondCAD", {"lambda": 0.0}),
+        ("Transfer", {"lambda": 0.0}),
         ("GroupDRO", {"eta": 0.0}),
         ("MLDG", {"beta": 0.0}),
         ("ADA", {"phases": 0}),
@@ -81,7 +90,10 @@ def alike(steps: int) -> list[tuple[Tensor, Tensor]]:
     return [(x.expand(3, *x.shape[1:]).clone(), y.expand(3, -1).clone()) for x, y in batches(steps, domains=1)]
 
 
-HEAVY = [("CORAL", {"gamma": 50.0}), ("MMD", {"gamma": 50.0}), ("VREx", {"penalty": 1e4, "anneal": 0})]
+HEAVY = [
+    *(("CORAL", {"gamma": 50.0}), ("MMD", {"gamma": 50.0}), ("VREx", {"penalty": 1e4, "anneal": 0})),
+    *(("Fishr", {"penalty": 1e4, "anneal": 0}), ("IGA", {"penalty": 1e3}), ("Transfer", {"lambda": 50.0})),
+]
 
 
 @pytest.mark.parametrize(("name", "hparams"), HEAVY)

@@ -40,6 +40,23 @@ def with_weights(root: Path) -> Path:
 # train
 
 
+def test_averaged_weights_are_the_models_unless_told_otherwise(
+    photos: Path, tmp_path: Path, domainwise: Command
+) -> None:
+    given = ("train", "--data", photos, "--test-domain", DOMAINS[0], *FEW, "--out", tmp_path / "model")
+    told = json.loads(domainwise(*given, "--average", "ema", "--json").out)
+    assert told["run"]["average"] == "ema" and "(EMA)" in told["weights"]
+    averaged = told["averaged"]
+    assert averaged["average"] == "ema" and len(averaged["scores"]) == len(told["final"]) > 0
+    assert averaged["scores"] != told["final"]
+    best = json.loads(domainwise(*given, "--average", "ema", "--save", "best", "--json").out)
+    assert best["weights"].startswith("weights of step ") and best["id"] == told["id"]
+    plain = json.loads(domainwise(*given, "--average", "none", "--json").out)
+    assert "averaged" not in plain and plain["final"] == told["final"]
+    wrong = domainwise(*given, "--average", "mean")
+    assert wrong.status == 2 and wrong.err.endswith("'mean': choose none, ema, sma or swad (--average)\n")
+
+
 def test_a_folder_needs_no_code_and_trains_on_every_domain(photos: Path, tmp_path: Path, domainwise: Command) -> None:
     result = domainwise("train", "--data", photos, *FEW, "--out", tmp_path / "model")
     assert result.status == 0

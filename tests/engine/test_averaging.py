@@ -364,3 +364,14 @@ def test_after_its_end_swad_validates_no_more() -> None:
     session.step()
     evaluations.launch(1)
     assert evaluations.results(1) is None and not session.average.valley.losses
+
+
+def test_swad_can_be_asked_at_any_time() -> None:
+    """As if the training ended there: every step so far, while no start is found."""
+    seen: list[dict[str, Tensor]] = []
+    for session, weights in weights_of_steps(plan("ERM", average="swad", steps=5, lr=0.01)):
+        seen.append(weights)
+        assert session.average is not None and close(session.average.state_dict(), mean(seen))
+        if len(seen) in (1, 3):
+            session.average.observe(len(seen) - 1, 9 - len(seen))
+    assert session.average.steps(4, selected=False) == averages.AveragedSteps("swad", 0, 4, 4, False)

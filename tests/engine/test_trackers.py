@@ -2,6 +2,7 @@
 
 import multiprocessing
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from domainwise.engine import trackers
 from domainwise.engine.session import Session
 from domainwise.engine.trackers import TRACKERS
 from domainwise.engine.train import Interrupted
+from domainwise.protocol.records import Record
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.local import execute
 from processes import quick_context
@@ -58,6 +60,14 @@ def test_a_tracker_hears_what_the_records_say(run: dw.Run, heard: list[tuple[Any
     expected |= {(r.step, f"loss/{r.domain}/{r.split}"): r.loss for r in outcome.records}
     expected |= {(r.step, "loss/training"): r.training_loss for r in outcome.records}
     assert told == expected
+
+
+def test_a_tracker_hears_of_averaged_weights_apart(run: dw.Run, heard: list[tuple[Any, ...]], tmp_path: Path) -> None:
+    row = Record(run.id, 2, "scene1", "in", 0.5, 1.0, 0.1, 1.5)
+    told = trackers.Trackers(["fake"], run, tmp_path)
+    told.record(2, [row, replace(row, accuracy=0.6, loss=0.9, training_loss=None, average="sma")])
+    last = {"accuracy/scene1/in": 0.5, "loss/scene1/in": 1.0, "loss/training": 1.5}
+    assert heard[1] == ("record", 2, last | {"sma-accuracy/scene1/in": 0.6, "sma-loss/scene1/in": 0.9})
 
 
 def test_a_tracker_hears_of_a_failure_and_of_a_stop(

@@ -396,7 +396,8 @@ def test_the_command(
     assert result.status == 0 and told["winner"] in ("ERM", "DAT") and told["model"] == "model"
     model = dw.load_model("model")
     assert model.card.algorithm == told["winner"] and model.domains == ("clinic", "lab", "street")
-    assert model.card.hparams == told["hparams"]
+    assert model.card.hparams == told["hparams"] and told["average"] == ""
+    assert [row["method"] for row in told["table"]["rows"]] == ["ERM", "ERM + SMA", "DAT", "DAT + SMA"]
     shown = commands(capsys)(*command)
     assert shown.status == 0 and told["sentence"] in shown.out
     assert "selected by training-domain validation" in " ".join(shown.out.split()), "a caption may be broken into lines"

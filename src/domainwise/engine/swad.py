@@ -10,7 +10,7 @@ after it, one mean of what counts and one of what counts only if the loss return
 
 import operator
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -52,12 +52,14 @@ class SwadAverage(WeightAverage):
         super().__init__(run, algorithm, batches)
         self.valley = LossValley()
         self.opened = 0  # the first step of the open segment
+        self.latest = -1  # the last step made
         self.settled: Segment | None = None
         """Before the start, everything before the open questions; after it, what counts in any case."""
         self.pending: list[Segment] = []
         """Later segments: possible starts, or steps above the limit."""
 
     def schedule(self, step: int) -> None:
+        self.latest = step
         self.share.fill_(1 / (step - self.opened + 1))
 
     def validated_at(self, step: int) -> bool:
@@ -83,8 +85,6 @@ class SwadAverage(WeightAverage):
             above = len(self.valley.losses) - 1 - self.valley.inside
             self._settle(len(self.pending) - above)
             self._join_pending()
-        if step == self.run.steps - 1:
-            self._settle(len(self.pending))
 
     def _settle(self, count: int) -> None:
         """The first pending segments are no longer in question."""
@@ -100,13 +100,22 @@ class SwadAverage(WeightAverage):
         while len(self.pending) > 1:
             self.pending[0].extend(self.pending.pop(1))
 
+    def _as_if_over(self) -> Segment:
+        """The average if the training ended now: up to the valley's end, or to the latest step without one."""
+        parts = self._segments()
+        if self.latest >= self.opened and not self.valley.ended:
+            parts.append(Segment(self.mean, self.opened, self.latest))
+        whole = replace(parts[0], mean=parts[0].mean.clone())
+        for part in parts[1:]:
+            whole.extend(part)
+        return whole
+
     def steps(self, step: int, selected: bool) -> AveragedSteps:
-        assert self.settled is not None, "the last step is validated"
-        return AveragedSteps(self.run.average, self.settled.first, self.settled.last, step, selected)
+        whole = self._as_if_over()
+        return AveragedSteps(self.run.average, whole.first, whole.last, step, selected)
 
     def value(self) -> Tensor:
-        assert self.settled is not None, "the last step is validated"
-        return self.settled.mean
+        return self._as_if_over().mean
 
     def tensors(self) -> Iterator[Tensor]:
         yield from super().tensors()
@@ -115,6 +124,7 @@ class SwadAverage(WeightAverage):
     def state(self) -> dict[str, Any]:
         return super().state() | {
             "opened": self.opened,
+            "latest": self.latest,
             "valley": asdict(self.valley),
             "settled": self.settled is not None,
             "segments": [vars(segment) for segment in self._segments()],
@@ -122,7 +132,8 @@ class SwadAverage(WeightAverage):
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
-        self.opened, self.valley = operator.index(state["opened"]), LossValley(**state["valley"])
+        self.opened, self.latest = (operator.index(state[name]) for name in ("opened", "latest"))
+        self.valley = LossValley(**state["valley"])
         segments = [
             Segment(torch.empty_like(self.mean).copy_(one["mean"]), one["first"], one["last"])
             for one in state["segments"]
