@@ -108,7 +108,7 @@ def test_tent_without_statistics_of_a_batch_adapts_scale_and_shift() -> None:
     assert not torch.equal(algorithm.predict(next(iter(stream(5)))), plain[0])
 
 
-@pytest.mark.parametrize(("name", "message"), [("MTL", "T3A replaces one linear classifier"), ("ERM", "normalisation")])
+@pytest.mark.parametrize(("name", "message"), [("MTL", "T3A needs a model with one"), ("ERM", "normalisation")])
 def test_what_cannot_be_adapted_is_refused_at_once(name: str, message: str) -> None:
     algorithm = make(name).eval()
     with pytest.raises(UserError, match=message):
