@@ -281,7 +281,7 @@ def test_ctrl_c_stops_the_demo_cleanly_and_the_same_command_completes(domainwise
     with RunningDemo(out) as demo:
         demo.wait_until(lambda: bool(ended()))
         os.kill(demo.process.pid, signal.SIGINT)
-        assert demo.process.wait(timeout=15) == 130
+        assert demo.process.wait(timeout=15) == 130, demo.text
         assert "the same command continues" in demo.text and "Traceback" not in demo.text
         assert demo.workers and all_gone(demo.workers)
     kept = ended()
@@ -310,8 +310,11 @@ def test_ctrl_c_while_the_page_is_written_says_how_to_continue(
 @needs_proc
 @pytest.mark.parametrize(
     ("number", "workers_too"),
-    [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)],
-    ids=["the driver alone", "all processes", "a closed terminal"],
+    [
+        pytest.param(signal.SIGTERM, False, id="the driver alone", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, True, id="all processes"),
+        pytest.param(signal.SIGHUP, False, id="a closed terminal"),
+    ],
 )
 def test_a_signal_saves_every_run_in_progress_however_often_it_comes(
     tmp_path: Path, number: signal.Signals, workers_too: bool

@@ -27,6 +27,8 @@ from domainwise.reports.page.write import write_page
 from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder, small_data_root
 
+SLOW = ("performance",)
+"""Pages with benchmarks: their blocks take more than ten seconds."""
 SHOWN_ONLY = ("toml", "bibtex", "text")
 """Kinds that nobody executes."""
 SMALLER = {
@@ -108,7 +110,10 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_stays_registered", "quick_workers", "short_fits")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else []) for page in PAGES],
+)
 def test_every_block_runs(
     page: Path,
     tmp_path: Path,

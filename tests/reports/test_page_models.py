@@ -120,6 +120,7 @@ def test_records_alone_where_models_are_not_wanted_or_not_there(trained: Path, t
     assert re.search("not shown: .*model.safetensors is damaged", text), text[text.index("not shown: ") :][:300]
 
 
+@pytest.mark.slow
 def test_whom_the_page_leaves_out_it_names(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "FEW", 2)
     monkeypatch.setattr(models, "SHIFT_IMAGES", 100)
@@ -133,6 +134,7 @@ def test_whom_the_page_leaves_out_it_names(trained: Path, tmp_path: Path, monkey
         assert part.count(words) == len(UNSEEN)
 
 
+@pytest.mark.slow
 def test_a_method_whose_model_was_not_kept_is_named(tmp_path: Path) -> None:
     for algorithm in ("ERM", "UAT"):
         run = plan_run("BackgroundDigits", algorithm, ["scene1"], steps=2, hparams={"batch_size": 8})

@@ -40,6 +40,7 @@ def some_slurm(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         pytest.skip("there is no Slurm here: sinfo does not answer")
 
 
+@pytest.mark.slow
 def test_a_run_cancelled_abandoned_and_stopped_goes_on_where_it_was(some_slurm: None, tmp_path: Path) -> None:
     out = tmp_path / "out"
     folder = RunFolder(out, LONG)

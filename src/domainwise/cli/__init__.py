@@ -170,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with signals_as_keyboard_interrupt():
             app(reordered, prog_name="domainwise", obj=reordered)
+    except KeyboardInterrupt:
+        sys.exit(torchrun.exit_status(130))
     except UserError as error:
         log.debug("error: %s", error)
         _print_error(f"{error} (--{error.argument.replace('_', '-')})" if error.argument else str(error))
