@@ -44,7 +44,7 @@ def robustness(results: Results, name: str, rule: str) -> str:
         row, baseline = by_name[name], by_name["ERM"]
         gap = row.difference
         assert gap is not None
-        tested = f"{gap.ahead} of {gap.n}", f"{_sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
+        tested = f"{gap.ahead} of {gap.n}", f"{sign_test(gap.ahead, gap.behind):.2g}", f"{gap.p:.2g}"
         facts = str(settings.seed), settings.precision, str(settings.threads), str(baseline.average), str(row.average)
         rows.append([*facts, str(gap), *tested, "yes" if gap.clear else "no"])
     tests = ("pairs ahead", "p of the sign test", "p of the t-test", "clear")
@@ -52,7 +52,7 @@ def robustness(results: Results, name: str, rule: str) -> str:
     return Table(headings, rows, labels=3).markdown_rows()
 
 
-def _sign_test(ahead: int, behind: int) -> float:
+def sign_test(ahead: int, behind: int) -> float:
     """The probability that so many pairs or more agree if neither method is better, two-sided; ties do not count."""
     n, most = ahead + behind, max(ahead, behind)
     return min(1.0, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)

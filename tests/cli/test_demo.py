@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from commands import Command, standard_json
+from demo_tables import sign_test
 from documents import ROOT
 from domainwise.cli import demo, progress
 from domainwise.cli.demo import METHODS, SETTINGS, TRIALS, demo_plan, demo_table, sentence
@@ -32,6 +33,7 @@ from domainwise.sweeps import launch, local
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import Event
 from domainwise.sweeps.plan import Plan
+from domainwise.sweeps.tables import tables
 from handmade_records import write_run
 from processes import alive, all_gone
 
@@ -94,7 +96,6 @@ def test_what_is_published_is_what_the_demo_trains() -> None:
     assert published == {run.id for run in demo_plan(DEFAULTS.changed(steps=demo.STEPS)).runs()}
 
 
-@pytest.mark.skipif(not REPEATED.is_dir(), reason="make reproduce-demo-robustness has not been run to its end")
 def test_the_repetitions_are_demos_with_other_seeds_threads_and_precisions() -> None:
     """Every seed in both precisions, and both numbers of threads in each precision."""
     repeated = collect(REPEATED).runs
@@ -107,6 +108,15 @@ def test_the_repetitions_are_demos_with_other_seeds_threads_and_precisions() -> 
         options = DEFAULTS.changed(steps=demo.STEPS, seed=seed, threads=number, precision=precision)
         expected |= {run.id for run in demo_plan(options).runs()}
     assert {run.id for run in repeated} == expected
+
+
+def test_dat_is_clearly_ahead_in_every_repetition() -> None:
+    """By the test of every table, by three standard errors, and by the sign test."""
+    repetitions = tables(collect(REPEATED).finished(), "training-domain")
+    assert len(repetitions) == 10
+    for table in repetitions:
+        (gap,) = (row.difference for row in table.rows if str(row.method) == "DAT")
+        assert gap.clear and gap.mean > 3 * gap.error and sign_test(gap.ahead, gap.behind) < 0.05
 
 
 def test_seed_threads_and_precision_are_those_of_the_runs(domainwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
