@@ -18,7 +18,8 @@ import zlib
 from pathlib import Path
 
 from domainwise.protocol.checked_lines import seal
-from domainwise.protocol.records import Record, RunFolder, Status, row_values
+from domainwise.protocol.records import Record, Status, row_values
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.tables import tables

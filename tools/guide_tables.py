@@ -8,7 +8,7 @@ from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.table import Table
-from domainwise.sweeps.tables import AccuracyTable, Row
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from published_results import Results, plain
 
 RULE = "training-domain"

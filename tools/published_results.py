@@ -12,9 +12,10 @@ from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Method, Selection
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.published import is_published, read_published
-from domainwise.sweeps.tables import AccuracyTable, Row, tables
+from domainwise.sweeps.tables import tables
 
 PAPER = "paper"
 """The variant of a row searched in the paper's ranges; pages leave it out."""

@@ -12,7 +12,7 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import NOT_RUN, Bold, Table
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Estimate, averages_by_draws
-from domainwise.sweeps.tables import AccuracyTable, Row
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from published_results import Library, Results, plain
 
 COMPARED = "average,difference,pairs,p,verdict"

@@ -59,7 +59,8 @@ def attack(number: int, seed: int, place: Path) -> Outcome:
 
 def write_runs(folder: Path, where: str, payload: str) -> None:
     """Two methods, each domain left out once, one run that failed."""
-    from domainwise.protocol.records import Record, RunFolder, Status
+    from domainwise.protocol.records import Record, Status
+    from domainwise.protocol.run_folder import RunFolder
     from domainwise.sweeps.plan_run import plan_run
 
     for algorithm in ("ERM", "DAT"):

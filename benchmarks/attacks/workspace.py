@@ -74,7 +74,7 @@ def _make(workspace: Path, arguments: tuple[str, ...], interrupted: bool = False
 
 def _interrupt_after(step: int) -> None:
     """Ctrl-C once the evaluation of a step is on the disk."""
-    from domainwise.protocol.records import RunFolder
+    from domainwise.protocol.run_folder import RunFolder
 
     append = RunFolder.append
 

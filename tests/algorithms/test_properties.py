@@ -15,7 +15,8 @@ from domainwise.cli.options import parse_hparams, parse_names
 from domainwise.core.errors import UserError
 from domainwise.core.seeds import uniform
 from domainwise.protocol import spaces
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from small_datasets import make_folder

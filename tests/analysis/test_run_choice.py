@@ -7,7 +7,8 @@ import pytest
 
 from domainwise.analysis import run_choice
 from domainwise.analysis.run_choice import RunFilter, best_run_folders
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.plan_run import plan_run
 
 

@@ -12,7 +12,7 @@ from domainwise.analysis import theory
 from domainwise.cli import main
 from domainwise.engine import penalties as p
 from domainwise.nets.network import Network
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from small_problems import CLASSES, batches, features
 
 

@@ -19,7 +19,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources.digits import MNIST_FILES
 from domainwise.engine.session import Session
 from domainwise.nets import NETWORKS
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps import local
 
 RUN_FILES = {"run.json", "records.jsonl", "model.safetensors", "best.safetensors"}

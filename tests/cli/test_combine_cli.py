@@ -7,7 +7,7 @@ import pytest
 
 import domainwise as dw
 from commands import Command, standard_json
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from small_datasets import make_folder
 from small_sweeps import plan_soup, soup_sweep, train_all
 

@@ -7,7 +7,8 @@ import pytest
 
 from domainwise.cli import progress
 from domainwise.cli.progress import activity, progress_bar
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.events import Event
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.status import sweep_progress

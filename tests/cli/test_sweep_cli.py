@@ -7,7 +7,8 @@ import pytest
 
 from commands import Command
 from domainwise.protocol.options import TrainingOptions
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.plan import plan_sweep, planned_runs, saved_plans
 from small_datasets import write_mnist
 

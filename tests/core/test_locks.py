@@ -25,7 +25,8 @@ from domainwise.core.locks import STALE_SECONDS, RunLock, RunLocked, lock_holder
 from domainwise.data.environments import Environments
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from processes import quick_context

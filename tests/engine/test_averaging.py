@@ -26,7 +26,8 @@ from domainwise.nets import NETWORKS
 from domainwise.nets.network import Network, network
 from domainwise.protocol import averages
 from domainwise.protocol.averages import AVERAGES
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.records import Record
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.protocol.selection import training_domain_score

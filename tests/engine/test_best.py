@@ -13,7 +13,8 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.recorder import Recorder
 from domainwise.engine.restore import restore
 from domainwise.engine.train import Interrupted, TrainingResult
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.records import Record
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.protocol.selection import Curve, select, training_domain_score

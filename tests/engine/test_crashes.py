@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from domainwise.data import batches
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.local import execute

@@ -19,7 +19,7 @@ from domainwise.core.errors import UserError
 from domainwise.engine.execution.data_parallel import check_data_parallel, check_features
 from domainwise.engine.train import train
 from domainwise.nets.network import build
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from processes import listening
 from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, averaged, both, few, run
 from small_problems import make

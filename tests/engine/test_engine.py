@@ -13,7 +13,8 @@ from domainwise.core.errors import UserError
 from domainwise.engine.evaluation import splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted, train
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.reading import read_curves

@@ -11,7 +11,8 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.engine.execution import WORTH_COMPILING, Execution
 from domainwise.engine.execution.ranks import Ranks, SharedRunFolder
 from domainwise.engine.session import Session
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.plan_run import plan_run
 from small_problems import make
 

@@ -20,7 +20,8 @@ from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.engine.train import OutOfMemory, train
 from domainwise.protocol.averages import AVERAGES
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.interleaving import InterleavedRuns

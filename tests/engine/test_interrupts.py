@@ -15,7 +15,7 @@ import torch
 from domainwise.algorithms import ALGORITHMS
 from domainwise.engine.interrupt import SIGNALS, STOPPING, signals_as_keyboard_interrupt
 from domainwise.engine.train import Interrupted
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from processes import quick_context
 from short_trainings import EVERY, STEPS, at_step, interrupt, plan, saved_results, trained

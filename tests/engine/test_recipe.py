@@ -19,7 +19,7 @@ from domainwise.engine.train import Interrupted
 from domainwise.nets.network import Network, network
 from domainwise.protocol import averages
 from domainwise.protocol.recipe import rate_factor
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.sweeps.plan_run import plan_run

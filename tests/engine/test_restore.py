@@ -14,7 +14,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.sources.mnist import BackgroundDigits
 from domainwise.engine.restore import restore
 from domainwise.engine.train import train
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 

@@ -19,7 +19,7 @@ from domainwise.engine.session import Session, fresh_batches, stream_keys
 from domainwise.engine.train import train
 from domainwise.models.candidates import SHARED, START, RunsWanted, difference
 from domainwise.models.combine import combine
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.protocol.selection import Method

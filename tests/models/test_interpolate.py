@@ -10,7 +10,7 @@ import domainwise as dw
 from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
 from domainwise.engine.session import Session
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.reports.interpolation import interpolation_figure
 from small_datasets import make_folder

@@ -19,7 +19,7 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.protocol.averages import AVERAGES
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
 from small_datasets import table

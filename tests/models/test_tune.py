@@ -21,7 +21,8 @@ from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
 from domainwise.models.search import finished_curves, ranked_candidates
 from domainwise.models.tune import choose
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command

@@ -25,7 +25,7 @@ from domainwise.data.environments import Environments
 from domainwise.data.images.cache import decode
 from domainwise.data.sources.saved import load_environments, save_environments
 from domainwise.engine.train import Interrupted, train
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.reports.publish import publish, unpack
 from domainwise.sweeps.collection import collect

@@ -11,7 +11,8 @@ from documents import ROOT
 from domainwise.analysis.shortcuts import ColourUse
 from domainwise.core.errors import UserError
 from domainwise.paper.tables import find_table
-from domainwise.protocol.records import PenaltyRecord, RunFolder
+from domainwise.protocol.records import PenaltyRecord
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.reports.paper_comparison import ComparedCell
 from domainwise.reports.publish import publish
 from evidence_tables import verdict

@@ -11,7 +11,8 @@ from domainwise.core.errors import UserError
 from domainwise.protocol.averages import AveragedSteps, first_step, share_of_step
 from domainwise.protocol.loss_valley import LossValley
 from domainwise.protocol.options import TrainingOptions
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.records import Record
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import describe_average
 from domainwise.protocol.selection import Curve, Method

@@ -18,7 +18,8 @@ from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status, row_values
+from domainwise.protocol.records import PenaltyRecord, Record, Status, row_values
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import FORMAT, Run, added
 from domainwise.sweeps.plan_run import plan_run
 

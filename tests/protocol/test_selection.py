@@ -23,8 +23,8 @@ from domainwise.protocol.statistics import (
     selected,
     student_t_tails,
 )
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.plan_run import plan_run
-from domainwise.sweeps.tables import AccuracyTable
 from scores import by_column, scores
 
 TRAINED, UNSEEN = ("scene2", "scene3"), "scene1"

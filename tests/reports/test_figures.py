@@ -17,7 +17,8 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from commands import exit_status
-from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.protocol.records import PenaltyRecord, Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import Estimate, expected
@@ -29,9 +30,10 @@ from domainwise.reports.figures.over_time import _limits, _penalty_claim
 from domainwise.reports.learning_curves import LearningCurve
 from domainwise.reports.page.write import write_page
 from domainwise.reports.style import GROUND, HAIR, IN_THE_DARK, INK, LIGHT, SOFT, slots
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan_run import plan_run
-from domainwise.sweeps.tables import AccuracyTable, tables
+from domainwise.sweeps.tables import tables
 
 SCENES = ("scene1", "scene2")
 

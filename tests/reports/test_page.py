@@ -18,7 +18,8 @@ from domainwise.cli import main, sweep
 from domainwise.engine import train
 from domainwise.models import fit  # noqa: F401 (it keeps the `train` it finds, so must find it before a test replaces that)
 from domainwise.protocol.checked_lines import unseal
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import Estimate, estimate

@@ -15,7 +15,8 @@ from domainwise.paper.conditions import CLEAN
 from domainwise.paper.presets import reproduction
 from domainwise.paper.tables import OVER_DATASETS, SINGLE_SOURCE, TABLES, PaperTable
 from domainwise.protocol.options import TrainingOptions
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.reports.paper_comparison import compare
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import Settings

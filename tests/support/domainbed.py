@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from domainwise.data.catalogue import DATASETS
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection
-from domainwise.sweeps.tables import AccuracyTable, Row, tables
+from domainwise.sweeps.tables import tables
 from handmade_records import evaluated_splits
 
 RULES = ("training-domain", "leave-one-domain-out", "oracle")

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Selection
 from domainwise.sweeps.plan_run import plan_run

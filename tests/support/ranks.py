@@ -20,7 +20,7 @@ from domainwise.engine.execution.data_parallel import data_parallel
 from domainwise.engine.execution.ranks import RankFailed, Ranks, join_ranks
 from domainwise.engine.train import Interrupted, train
 from domainwise.nets.network import Network
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from processes import quick_context

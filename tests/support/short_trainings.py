@@ -10,7 +10,8 @@ from typing import Any
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
 from domainwise.engine.train import TrainingResult, train
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from small_problems import quick

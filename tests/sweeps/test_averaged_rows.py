@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Method
 from domainwise.reports.publish import publish, unpack

@@ -17,7 +17,8 @@ import torch
 from domainwise.core.errors import StorageError, UserError
 from domainwise.core.locks import RunLock
 from domainwise.engine.train import train
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import cluster as cluster_module
 from domainwise.sweeps import ray as on_ray

@@ -16,7 +16,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.images import parallel
 from domainwise.protocol.checked_lines import unseal
 from domainwise.protocol.columns import parse_columns
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import FORMAT
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps import reading

@@ -9,7 +9,7 @@ import pytest
 
 from domainbed import PAIRS, RULES, all_records, check, numbers, ours
 from domainwise.core.errors import UserError
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
 from domainwise.sweeps.plan_run import plan_run

@@ -21,7 +21,8 @@ from domainwise.engine.evaluation import Evaluator
 from domainwise.engine.execution.isolation import RunContext, arithmetic
 from domainwise.engine.recorder import Recorder
 from domainwise.engine.train import train
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Settings

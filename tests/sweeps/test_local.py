@@ -18,7 +18,8 @@ import pytest
 
 import short_trainings
 from domainwise.core.errors import StorageError, UserError
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import local
 from domainwise.sweeps.events import Event, Settings, mark_failed

@@ -14,7 +14,8 @@ from commands import Command
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
-from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.protocol.records import PenaltyRecord, Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES
 from domainwise.protocol.statistics import choices

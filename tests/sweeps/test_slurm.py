@@ -14,7 +14,7 @@ import fake_slurm
 from domainwise.cli import main
 from domainwise.core.errors import UserError
 from domainwise.engine.train import train
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps import cluster, slurm
 from domainwise.sweeps.cluster import execute_on
 from domainwise.sweeps.events import Settings

@@ -16,12 +16,14 @@ from domainwise.cli import status
 from domainwise.core.locks import RunLock
 from domainwise.core.phrasing import counted, duration
 from domainwise.core.table import comma_separated
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.selection import Column, Method
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import mark_failed
 from domainwise.sweeps.plan import plan_sweep
-from domainwise.sweeps.tables import AccuracyTable, AccuracyTables, tables
+from domainwise.sweeps.tables import AccuracyTables, tables
 from domainwise.sweeps.tables import table as domainwise_table
 from handmade_records import COLOURS, colours, write_done_run, write_run, write_sweep
 from scores import scores

@@ -17,7 +17,7 @@ from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.protocol.dataset_names import is_named
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Method, Selection, searches, select
 from domainwise.sweeps.collection import Collection, collect

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from domainwise.protocol.options import TrainingOptions
     from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
+    from domainwise.sweeps.accuracy_table import AccuracyTable
     from domainwise.sweeps.plan import Plan
-    from domainwise.sweeps.tables import AccuracyTable
 
 EXAMPLES = "Examples:  [bold]domainwise demo[/]   ·   [bold]domainwise demo --seed 1 --out runs/demo-seed1[/]"
 DATASET = "BackgroundDigits"

@@ -223,7 +223,7 @@ class RunsProgress:
             self.active[run] = event.step
 
     def _update_best(self, run: "Run") -> None:
-        from domainwise.protocol.records import RunFolder
+        from domainwise.protocol.run_folder import RunFolder
         from domainwise.sweeps.reading import read_curves
         from domainwise.sweeps.status import best_evaluation
 

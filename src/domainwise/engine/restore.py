@@ -11,7 +11,7 @@ from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine.assemble import make_algorithm
 from domainwise.engine.devices import pick_device
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.protocol.selection import Method

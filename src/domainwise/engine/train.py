@@ -29,7 +29,8 @@ from domainwise.engine.execution.ranks import Ranks, SharedRunFolder, join_ranks
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.recorder import Recorder
 from domainwise.engine.session import Session
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import check_save, saved_weights
 from domainwise.protocol.selection import Curve, training_domain

@@ -10,7 +10,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.collection import Collection, collect, experiment, is_companion

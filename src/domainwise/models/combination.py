@@ -17,7 +17,8 @@ from domainwise.engine.evaluation import Split
 from domainwise.models.fit import make_model, training_summary
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST
-from domainwise.protocol.records import Record, RunFolder, Status
+from domainwise.protocol.records import Record, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, saved_weights
 from domainwise.protocol.selection import Curve, Method, training_domain_score

@@ -21,10 +21,10 @@ from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Scores, paired, selected
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.plan import Plan
 from domainwise.sweeps.plan_run import training_options
-from domainwise.sweeps.tables import AccuracyTable
 
 RULE = "training-domain"
 AVERAGE = "sma"

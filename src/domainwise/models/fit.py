@@ -24,7 +24,8 @@ from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.records import Record
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
 from domainwise.protocol.spaces import HParams

@@ -31,7 +31,8 @@ from domainwise.models.fit import make_model, training_summary
 from domainwise.models.folder import CARD, load_model
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST
-from domainwise.protocol.records import Record, RunFolder
+from domainwise.protocol.records import Record
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, saved_weights
 from domainwise.protocol.selection import training_domain_score

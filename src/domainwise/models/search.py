@@ -18,7 +18,7 @@ from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import save_environments, saved_dataset, with_fingerprint
 from domainwise.protocol.options import TrainingOptions
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Method
 from domainwise.protocol.spaces import HParams

@@ -14,7 +14,7 @@ from domainwise.models.model import Model
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, ranked_candidates, train_candidates
 from domainwise.models.unseen import unseen_estimate
 from domainwise.protocol.options import TrainingKeywords
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.plan import Plan

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError, unknown
 from domainwise.protocol.averages import SMA_START, AveragedSteps
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,9 +10,10 @@ from domainwise.paper.conditions import Conditions, differences
 from domainwise.paper.tables import OVER_DATASETS, TABLES, PaperTable, Published, find_table
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import AVERAGE
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
-from domainwise.sweeps.tables import AccuracyTable, Row, tables
+from domainwise.sweeps.tables import tables
 
 ERRORS = "Standard errors of both over trials, by DomainBed's formula: the population deviation / √n."
 

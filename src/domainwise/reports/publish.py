@@ -8,7 +8,8 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock, RunLocked
 from domainwise.core.phrasing import counted
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve
 from domainwise.sweeps.collection import Collection, collect

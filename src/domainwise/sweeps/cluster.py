@@ -19,7 +19,7 @@ from domainwise.core.locks import RunLocked, lock_holder
 from domainwise.core.phrasing import duration
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.train import Interrupted, train
-from domainwise.protocol.records import RunFolder
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import ATTEMPTS, Event, Settings, final_status, mark_failed, unfinished
 

@@ -20,7 +20,8 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.records import PenaltyRecord, RunFolder, Status
+from domainwise.protocol.records import PenaltyRecord, Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps.completeness import COUNTED, Completeness

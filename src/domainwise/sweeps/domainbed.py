@@ -15,7 +15,8 @@ from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Fraction, check, parse_any, read_file
 from domainwise.core.phrasing import counted
 from domainwise.data.catalogue import DATASETS
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import HELD_OUT, Run
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps.collection import Collection, collect, distinct, experiment

@@ -16,7 +16,8 @@ from domainwise.data.find import find_dataset
 from domainwise.engine import trackers
 from domainwise.engine.devices import check_device, pick_device
 from domainwise.nets.weights import locate
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 
 ATTEMPTS = 3

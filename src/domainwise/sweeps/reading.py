@@ -17,7 +17,8 @@ from domainwise.core.errors import UserError
 from domainwise.core.parsing import parse
 from domainwise.protocol.checked_lines import intact, unseal
 from domainwise.protocol.columns import Columns, parse_columns, split_averaged
-from domainwise.protocol.records import ADVICE, LARGEST, RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import ADVICE, LARGEST, RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, known_losses
 

@@ -11,7 +11,8 @@ import numpy as np
 from domainwise.core.locks import lock_holder
 from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import usual_selection
-from domainwise.protocol.records import RunFolder, Status
+from domainwise.protocol.records import Status
+from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import RULES, Curve, Method
 from domainwise.sweeps.collection import Collection, collect

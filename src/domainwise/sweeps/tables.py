@@ -1,251 +1,25 @@
-"""Accuracy tables: one per experiment and selection rule, a row per method, mean ± standard error."""
+"""Accuracy tables of collected runs: one per experiment and selection rule."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError, unknown
-from domainwise.core.phrasing import counted
-from domainwise.core.table import NOT_RUN, Bold, Table, Tabular
-from domainwise.data.catalogue import DATASETS, usual_selection
-from domainwise.protocol.dataset_names import title, titles
-from domainwise.protocol.runs import WeightsReference
-from domainwise.protocol.selection import RULES, Column, Curve, Method, searches
+from domainwise.core.table import Table, Tabular
+from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.dataset_names import titles
+from domainwise.protocol.selection import RULES, Curve, Method, searches
 from domainwise.protocol.statistics import (
-    AVERAGE,
-    Difference,
-    Estimate,
     Scores,
-    average,
-    estimate,
-    paired,
     selected,
-    the_test,
 )
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import Collection, Experiment, experiment
 from domainwise.sweeps.completeness import Completeness
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
 from domainwise.sweeps.domainbed import collect_results
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method's accuracies, and how much was searched for it."""
-
-    method: Method
-    cells: dict[Column, Estimate]
-    average: Estimate | None
-    difference: Difference | None
-    draws: int = 1
-    trials: int = 1
-    steps: int = 0
-
-    def estimate(self, column: Column) -> Estimate | None:
-        """Of one column, or the average over all."""
-        return self.average if column == AVERAGE else self.cells.get(column)
-
-    def as_json(self) -> dict[str, Any]:
-        cells = {str(column): asdict(cell) for column, cell in self.cells.items()}
-        difference = None if self.difference is None else self.difference.as_json()
-        return asdict(replace(self, cells={})) | {
-            "method": str(self.method),
-            "cells": cells,
-            "difference": difference,
-        }
-
-    def as_domainbed(self) -> "Row":
-        """With DomainBed's standard errors."""
-        cells = {column: cell.as_domainbed() for column, cell in self.cells.items()}
-        return replace(self, cells=cells, average=None if self.average is None else self.average.as_domainbed())
-
-
-@dataclass(frozen=True, repr=False)
-class AccuracyTable(Tabular):
-    """Accuracies in per cent on unseen domains; `selection` says how the reported points were chosen."""
-
-    dataset: str
-    selection: str
-    baseline: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    setting: str = "multi"
-    network: str = ""
-    weights: str = ""
-    precision: str = "fp32"
-    augmentation: str = "none"
-    image_size: int = 0
-    recipe: str = ""
-    called: str = ""
-    """The dataset's title, distinct from those of other datasets."""
-    searched: str = "draw"
-    """What the rows were selected from: draws, or the candidates of a comparison."""
-    partial: bool = False
-    """Whether runs are counted that failed or are not finished."""
-    completeness: tuple[str, ...] = ()
-    """Sentences on the runs that failed, diverged or are not finished."""
-
-    @classmethod
-    def of(
-        cls, dataset: str, selection: str, scores: Scores, algorithms: Sequence[str] = (), baseline: str = "ERM"
-    ) -> "AccuracyTable":
-        """From selected scores; rows in the order of these algorithms, the rest after them by name."""
-        columns = in_order(dataset, {column for by_column in scores.values() for column in by_column})
-        rank = {name: i for i, name in enumerate(algorithms)}
-        rows = []
-        for method in sorted(scores, key=lambda method: _place(method, rank)):
-            by_column = scores[method]
-            other = _baseline(method, baseline, scores)
-            gap = paired(by_column, scores[other]) if other not in (None, method) else None
-            cells = {c: estimate(list(by_column[c].values())) for c in columns if c in by_column}
-            rows.append(Row(method, cells, average(by_column, columns), gap))
-        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)))
-
-    @property
-    def title(self) -> str:
-        where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
-        label = " (partial)" if self.partial else ""
-        return f"{self.called or title(self.dataset)}: accuracy on {where}, per cent{label}"
-
-    @property
-    def caption(self) -> str:
-        """The context every accuracy is reported with, and what its error is."""
-        errors = "mean ± standard error over trials"
-        if self.network == DOMAINBED:
-            errors += " (DomainBed's: the population deviation / √n)"
-        return f"{errors}; {self.context}"
-
-    @property
-    def context(self) -> str:
-        """The selection rule, chance, what runs were made with and how many there are."""
-        efforts: dict[str, list[str]] = {}
-        for row in self.rows:
-            if row.steps:
-                values = counted(row.draws, self.searched)
-                effort = f"{counted(row.steps, 'step')}, {values} x {counted(row.trials, 'trial')}"
-                efforts.setdefault(effort, []).append(str(row.method))
-        facts = [effort if len(efforts) == 1 else f"{', '.join(names)}: {effort}" for effort, names in efforts.items()]
-        if len({row.draws for row in self.rows if row.draws}) > 1:
-            facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
-        chance = [] if self.chance is None else [f"chance {self.chance:.1f}"]
-        rule = f"selected by {self.selection} validation"
-        return "; ".join([rule, *chance, *self.made_with(), *facts, *self.completeness])
-
-    @property
-    def chance(self) -> float | None:
-        """The accuracy of guessing any class as often as any other; None for data that is not registered."""
-        return 100 / len(DATASETS[self.dataset].classes) if self.dataset in DATASETS else None
-
-    def made_with(self) -> list[str]:
-        """Network and initial weights, and every setting that is not the usual one."""
-        usual = DATASETS[self.dataset].image_size if self.dataset in DATASETS else self.image_size
-        facts = {
-            self.network: bool(self.network),
-            f"from {Path(WeightsReference.parse(self.weights).file).name}": bool(self.weights),
-            self.precision: self.precision != "fp32",
-            f"images of {self.image_size} pixels": self.image_size not in (0, usual),
-            f"augmentation {self.augmentation}": self.augmentation != "none",
-            self.recipe: bool(self.recipe),
-        }
-        return [fact for fact, shown in facts.items() if shown]
-
-    def sentence(self, method: Method | str) -> str:
-        """The comparison of a row with the baseline, in words."""
-        row = next((row for row in self.rows if str(row.method) == str(method)), None)
-        if row is None or row.difference is None:
-            return f"{method} and {self.baseline} were not both run: nothing to compare."
-        return f"{row.difference.sentence(method, self.baseline)}."
-
-    @property
-    def verdict(self) -> str:
-        """Whether any method is clearly ahead of the baseline, in a sentence or two."""
-        gaps = {str(row.method): row.difference for row in self.rows if row.difference is not None}
-        if not gaps:
-            return f"No method was compared with {self.baseline}."
-        best = max(gaps, key=lambda name: gaps[name].mean)
-        ahead = [name for name, gap in gaps.items() if gap.clear and gap.mean > 0]
-        if not ahead:
-            others = f"None of {len(gaps)} methods is clearly ahead of {self.baseline}. " if len(gaps) > 1 else ""
-            return f"{others}{gaps[best].sentence(best, self.baseline)}."
-        top = max(ahead, key=lambda name: gaps[name].mean)
-        if len(ahead) == 1:
-            return f"{gaps[top].sentence(top, self.baseline)}."
-        several = f"{len(ahead)} of {len(gaps)} methods are clearly ahead of {self.baseline}"
-        return f"{several}, most of all {top}: {gaps[top].measured}."
-
-    @property
-    def test(self) -> str:
-        """What "clear" means in the sentences of this table; empty where nothing is compared."""
-        differences = [row.difference for row in self.rows if row.difference is not None]
-        return the_test(len(differences)) if differences else ""
-
-    def as_table(self) -> Table:
-        """The best of every column in bold; the average and the difference to the baseline last."""
-        columns = (*self.columns, AVERAGE)
-        known = {c: [e.mean for row in self.rows if (e := row.estimate(c)) is not None] for c in columns}
-        best = {column: max(means, default=None) for column, means in known.items()}
-        rows = []
-        for row in self.rows:
-            cells = [_cell(row.estimate(column), best[column]) for column in columns]
-            rows.append([str(row.method), *cells, str(row.difference or "")])
-        headings = ["algorithm", *map(str, columns), f"minus {self.baseline}"]
-        return Table(headings, rows, self.title, self.caption)
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One per cell and average; the difference to the baseline, over all domains, is in every one of a method."""
-        return [
-            {
-                "dataset": self.dataset,
-                "setting": self.setting,
-                "network": self.network,
-                "steps": row.steps,
-                "selection": self.selection,
-                "method": str(row.method),
-                "domain": str(column),
-                "mean": value.mean,
-                "error": value.error,
-                "trials": value.n,
-                "draws": row.draws,
-                "baseline": self.baseline,
-                **_flat(row.difference),
-            }
-            for row in self.rows
-            for column in (*self.columns, AVERAGE)
-            if (value := row.estimate(column)) is not None
-        ]
-
-    def as_json(self) -> dict[str, Any]:
-        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "searched"}
-        return facts | {"columns": [*map(str, self.columns)], "rows": [row.as_json() for row in self.rows]}
-
-
-def _tested_together(rows: Sequence[Row]) -> list[Row]:
-    """The rows with differences that know of each other: the level of the test holds for all of them together."""
-    differences = [row.difference for row in rows if row.difference is not None]
-    return [
-        row
-        if row.difference is None
-        else replace(row, difference=replace(row.difference, comparisons=len(differences)))
-        for row in rows
-    ]
-
-
-def _flat(difference: Difference | None) -> dict[str, Any]:
-    values = {} if difference is None else difference.as_json()
-    names = {"difference": "mean", "difference error": "error", "pairs": "n", "p": "p", "verdict": "verdict"}
-    return {heading: values.get(name) for heading, name in names.items()}
-
-
-def _cell(value: Estimate | None, best: float | None) -> str:
-    return NOT_RUN if value is None else Bold(value) if value.mean == best else str(value)
-
-
-def _baseline(method: Method, baseline: str, known: Iterable[Method]) -> Method | None:
-    """The baseline in the same variant, or else the method of this name."""
-    names = {str(one): one for one in known}
-    return names.get(str(Method(baseline, method.variant)), names.get(baseline))
 
 
 class AccuracyTables(tuple[AccuracyTable, ...], Tabular):
@@ -365,24 +139,4 @@ def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> 
         augmentation=shared.augmentation,
         image_size=shared.image_size,
         recipe=shared.recipe,
-    )
-
-
-def _place(method: Method, rank: Mapping[str, int]) -> tuple[object, ...]:
-    """Where a row comes: averaged weights after the last ones of the same trainings."""
-    return rank.get(method.algorithm, len(rank)), _natural(str(replace(method, average=""))), method.average
-
-
-def _natural(name: str) -> list[tuple[float, str]]:
-    """Numbers inside names count as numbers: "batch_size 8" comes before "batch_size 16"."""
-    parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", name)
-    return [(float(part), "") if i % 2 else (0.0, part) for i, part in enumerate(parts)]
-
-
-def in_order(dataset: str, columns: Iterable[Column]) -> list[Column]:
-    """Domains in the dataset's order, and unknown ones by name."""
-    known = list(DATASETS[dataset].domains) if dataset in DATASETS else []
-    rank = {domain: i for i, domain in enumerate(known)}
-    return sorted(
-        columns, key=lambda column: [(rank.get(d, len(known)), d) for d in (column.source, column.unseen) if d]
     )

@@ -24,7 +24,8 @@ from domainwise.core import torchrun
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.protocol.averages import AveragedSteps
-from domainwise.protocol.records import PenaltyRecord, Record, RunFolder, Status
+from domainwise.protocol.records import PenaltyRecord, Record, Status
+from domainwise.protocol.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

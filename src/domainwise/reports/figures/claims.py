@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import Scores, paired
 from domainwise.reports.style import labels
-from domainwise.sweeps.tables import AccuracyTable, Row
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 
 NAMED = 3
 """Methods up to which a claim names each."""

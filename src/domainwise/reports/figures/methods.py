@@ -31,7 +31,7 @@ from domainwise.reports.style import (
     shade,
     slots,
 )
-from domainwise.sweeps.tables import AccuracyTable, Row
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 
 INCHES = 0.21
 """Of height per method."""

@@ -34,8 +34,8 @@ from domainwise.reports.style import (
     shade,
     slots,
 )
+from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import read_penalties
-from domainwise.sweeps.tables import AccuracyTable
 
 FEW = 5
 """Trials that are drawn one by one instead of their standard error."""

@@ -13,7 +13,8 @@ from domainwise.core.phrasing import counted
 from domainwise.protocol.dataset_names import path_or_name, title
 from domainwise.protocol.selection import Column, Curve, searches
 from domainwise.protocol.statistics import Scores
-from domainwise.sweeps.tables import AccuracyTable, Group, in_order, table_of
+from domainwise.sweeps.accuracy_table import AccuracyTable, in_order
+from domainwise.sweeps.tables import Group, table_of
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from domainwise.reports.learning_curves import learning_curves, training_loss
 from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
+from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection, distinct
 from domainwise.sweeps.completeness import Completeness
-from domainwise.sweeps.tables import AccuracyTable, Group, Row, completeness, groups, table_of
+from domainwise.sweeps.tables import Group, completeness, groups, table_of
 
 Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
 
