@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError, unknown
+from domainwise.core.phrasing import counted
 from domainwise.core.seeds import permutation
 from domainwise.core.threads import cpu_threads
+from domainwise.data.group_split import hold_out_groups
 from domainwise.data.items import read_items
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.protocol.runs import HELD_OUT
@@ -37,6 +39,10 @@ class Environments:
     absent: Mapping[str, str] = field(default_factory=dict)  # domains whose files are missing, and how to get them
     streamed: bool = False
     """Whether images stay on the host and are copied to the device batch by batch."""
+    groups: Tensor | None = (
+        None  # int64 [N]; samples of one group (a patient, a burst) are never divided between splits
+    )
+    held_out: Tensor | None = None  # bool [N]; which samples are `out`, where that is given; else they are drawn
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -179,15 +185,39 @@ class Environments:
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
         """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`.
 
-        A domain too small to be split is a UserError.
+        Rows whose split is given keep it. Groups stay whole: `out` is made of groups, with about 0.2 of every class. A
+        domain too small to be split is a UserError.
         """
         rows = self.rows(domain)
         count = int(held_out * len(rows))
-        if held_out and not count:
-            least = math.ceil(1 / held_out)
-            raise UserError(f"{self.name}/{domain}: {len(rows)} images; a domain needs at least {least} to be split")
-        rows = rows[permutation(len(rows), "split", trial, domain)]
-        return {"out": rows[:count], "in": rows[count:]}
+        shuffled = rows[permutation(len(rows), "split", trial, domain)]
+        if held_out and self.held_out is not None and bool(self.held_out[rows].any()):
+            out = self.held_out[shuffled]
+        elif held_out and self.groups is not None:
+            out = self._held_out_groups(trial, held_out)[shuffled]
+        else:
+            out = torch.arange(len(rows)) < count
+        if held_out and not 0 < int(out.sum()) < len(rows):
+            raise UserError(f"{self.name}/{domain}: {self._too_small(rows, held_out)}")
+        return {"out": shuffled[out], "in": shuffled[~out]}
+
+    def _too_small(self, rows: Tensor, held_out: float) -> str:
+        if self.held_out is not None and bool(self.held_out[rows].any()):
+            return f"all {len(rows)} images are given as validation: give some as training"
+        if self.groups is not None:
+            count = len(self.groups[rows].unique())
+            return (
+                f"{len(rows)} images in {counted(count, 'group')} cannot be split: a domain needs at least two groups"
+            )
+        return f"{len(rows)} images; a domain needs at least {math.ceil(1 / held_out)} to be split"
+
+    def _held_out_groups(self, trial: int, held_out: float) -> Tensor:
+        """Of every row, whether its group is held out; one choice for all domains, since a group may be in several."""
+        assert self.groups is not None
+        domains = np.repeat(np.arange(len(self.sizes)), list(self.sizes.values()))
+        groups, labels = self.groups.cpu().numpy(), self.labels.cpu().numpy()
+        order = lambda n: permutation(n, "split", trial, "groups").numpy()  # noqa: E731
+        return torch.from_numpy(hold_out_groups(groups, domains, labels, held_out, order))
 
     @property
     def device(self) -> torch.device:
