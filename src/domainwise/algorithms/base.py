@@ -67,6 +67,8 @@ class Algorithm(nn.Module):
     """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
     moves_features: ClassVar[bool] = False
     """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
+    reads_inputs: ClassVar[bool] = False
+    """Whether a step uses inputs other than by their features: then features alone cannot replace the inputs."""
     replaces_layers: ClassVar[bool] = False
     """Whether `setup` replaces layers of the network, which then no longer fit together as they were given."""
     weight_average: ClassVar[str] = ""

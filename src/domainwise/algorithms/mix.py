@@ -17,6 +17,7 @@ class Mixup(ERM):
     Try it: as a cheap regulariser when domains show the same objects in different styles.
     """
 
+    reads_inputs = True
     needs_domains = 2
     space = ERM.space | {"alpha": LogUniform(-1, 1, default=0.2, minimum=1e-6)}
 

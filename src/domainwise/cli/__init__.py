@@ -26,6 +26,7 @@ from domainwise.cli import (
     doctor,
     drift,
     export,
+    features,
     figure,
     interpolate,
     listing,
@@ -146,6 +147,7 @@ data.app.command(epilog=check.EXAMPLES)(check.check)
 data.app.add_typer(cache.app, name="cache")
 app.add_typer(data.app, name="data", rich_help_panel=DATA_PANEL)
 app.add_typer(weights.app, name="weights", rich_help_panel=DATA_PANEL)
+app.command(epilog=features.EXAMPLES, rich_help_panel=DATA_PANEL)(features.features)
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:

@@ -17,12 +17,12 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
+from domainwise.data.fingerprints import fingerprints
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
 from domainwise.models.evaluation import DomainScore, Evaluation
-from domainwise.models.fingerprints import fingerprints
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
 from domainwise.protocol.averages import AveragedSteps
