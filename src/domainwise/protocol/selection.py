@@ -7,6 +7,7 @@ unseen domain's `in` accuracy there. Ties go to the highest draw, as in DomainBe
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class Curve:
     average: str = ""
     """Which averaged weights were evaluated; empty: those of the steps themselves."""
 
-    @property
+    @cached_property
     def method(self) -> Method:
         return Method.of(self.run, self.average)
 
