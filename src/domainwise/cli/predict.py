@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -124,7 +124,11 @@ def predict(
                     )
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
-                    row = {"file": str(one.file), "class": label if answered else None, "probabilities": probabilities}
+                    row: dict[str, Any] = {
+                        "file": str(one.file),
+                        "class": label if answered else None,
+                        "probabilities": probabilities,
+                    }
                     row |= {} if names is None else {"set": names}
                     console.file.write(json.dumps(row) + "\n")
                 else:

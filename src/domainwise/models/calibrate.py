@@ -7,6 +7,7 @@ holds is a property of the models that left one out. Every sample counts once: o
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,7 +136,8 @@ def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Source]:
     if data.shape != model.card.shape or set(data.classes) - set(model.classes):
         raise UserError(f"{data.name} has other classes or inputs of another shape than the model", argument="data")
     numbers = np.array([model.classes.index(name) for name in data.classes])
-    unseen, held_out = {}, {}
+    unseen: dict[str, Any] = {}
+    held_out: dict[str, Any] = {}
     for domain in data.domains:
         rows = data.rows(domain)
         new = ~torch.isin(fingerprints(data.images[rows]), model.trained_on)

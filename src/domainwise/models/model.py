@@ -132,7 +132,11 @@ class Model:
         threshold = abstain_threshold(self, abstain) if abstain else None
         p = self.predict_proba(images, domain=domain)
         names = np.asarray(self.classes)[p.argmax(1)]
-        return names if threshold is None else np.where(p.max(1) >= threshold, names.astype(object), None)
+        if threshold is None:
+            return names
+        answers = names.astype(object)
+        answers[p.max(1) < threshold] = None
+        return answers
 
     def predict_sets(self, images: Any, level: float = 0.9, *, domain: str | None = None) -> list[tuple[str, ...]]:
         """Conformal sets: the classes of every input, the most likely first; see `protocol.calibration`."""

@@ -58,8 +58,8 @@ def readme(card: Card) -> str:
         parts.append(_table(("domain", "samples per class"), rows))
     parts += ["## Accuracy\n", escaped(describe_estimate(training.get("unseen"))) + ".\n"]
     if isinstance(accuracy := training.get("accuracy"), Mapping) and accuracy:
-        rows = [(d, s, f"{100 * v:.1f} %") for d, splits in accuracy.items() for s, v in splits.items()]
-        parts.append(_table(("domain", "split", "accuracy"), rows))
+        scores = [(d, s, f"{100 * v:.1f} %") for d, splits in accuracy.items() for s, v in splits.items()]
+        parts.append(_table(("domain", "split", "accuracy"), scores))
     known = escaped(card.calibration) if card.calibration else "none: probabilities are those of the network"
     parts += [
         "## Calibration\n",
