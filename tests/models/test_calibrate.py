@@ -47,7 +47,7 @@ def test_a_calibrated_model_is_saved_and_its_argmax_stays(
     assert None in kept and {name for name in kept if name} <= set(table.classes)
     assert all(1 <= len(one) <= 3 for one in again.predict_sets(table.images, 0.9))
     (tmp_path / "m" / "calibration.safetensors").write_bytes(b"x")
-    with pytest.raises(UserError, match="calibration.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"calibration.safetensors is damaged"):
         dw.load_model(tmp_path / "m")
 
 

@@ -48,7 +48,7 @@ def test_risk_is_bounded_on_the_worst_domain_or_refused() -> None:
     good = outcomes([0.99] * 500 + [0.5] * 100, [1] * 500 + [0] * 100)
     assert 0.5 < c.risk_threshold({"a": good}, 0.05) <= 0.99
     bad = outcomes([0.99] * 500, [1] * 450 + [0] * 50)
-    with pytest.raises(UserError, match="no threshold keeps the error rate at 0.05 on every"):
+    with pytest.raises(UserError, match=r"no threshold keeps the error rate at 0.05 on every"):
         c.risk_threshold({"a": good, "b": bad}, 0.05)
 
 

@@ -1,6 +1,6 @@
 """When a calibrated model answers: thresholds of confidence and of sets, and the scores they are chosen by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,10 @@ from domainwise.models.card import ADVICE
 from domainwise.protocol.calibration import Outcomes, coverage_threshold, risk_threshold, set_threshold
 
 UNKNOWN = "I don't know"
-RULES = {"coverage": coverage_threshold, "risk": risk_threshold}
+RULES: dict[str, Callable[[Mapping[str, Outcomes], float], float]] = {
+    "coverage": coverage_threshold,
+    "risk": risk_threshold,
+}
 PARTS = ("confidence", "correct", "truth")
 
 
