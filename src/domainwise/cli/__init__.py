@@ -18,6 +18,7 @@ from domainwise.cli import (
     audit,
     bench,
     cache,
+    calibrate,
     cam,
     check,
     compare,
@@ -114,6 +115,7 @@ PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (soup.soup, soup.EXAMPLES),
         (soup.ensemble, soup.ENSEMBLE_EXAMPLES),
         (interpolate.interpolate, interpolate.EXAMPLES),
+        (calibrate.calibrate, calibrate.EXAMPLES),
     ),
     "Run a study": (
         (sweep.sweep, sweep.EXAMPLES),
