@@ -112,7 +112,7 @@ def bad_images(files: Sequence[Location], bad: Mapping[int, str]) -> UserError:
 
 def common_folder(files: Sequence[Location]) -> Path:
     """The deepest folder that holds all files of this machine."""
-    return Path(os.path.commonpath([file.parent for file in files if isinstance(file, Path)] or ["/"]))
+    return Path(os.path.commonpath([file.parent for file in files if isinstance(file, Path)] or [Path("/")]))
 
 
 def fingerprint(files: Sequence[Location], base: Path) -> str:

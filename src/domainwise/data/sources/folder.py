@@ -33,14 +33,13 @@ LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image file, its domain and its class; from a table also its group, split, weight and time in seconds."""
+    """One image file, its domain and its class; from a table also its group, split and time in seconds."""
 
     domain: str
     label: str
     file: Location
     group: str = ""
     split: str = "train"
-    weight: float = 1.0
     time: float | None = None
 
 

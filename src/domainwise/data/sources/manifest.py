@@ -1,4 +1,4 @@
-"""A table of image files as a dataset: columns path, label, domain and optionally group, split, weight and time.
+"""A table of image files as a dataset: columns path, label, domain and optionally group, split and time.
 
 The rows become the same list of images that a folder does (`sources.folder`).
 """
@@ -30,12 +30,11 @@ SPLITS = {
     **dict.fromkeys(("val", "valid", "validation", "dev", "out", "id_val"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "weight", "time")
+NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time")
 FILE_NAME = "file_name"
 """What Hugging Face's image folders call the column of paths."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 LONGEST_NAME, LONGEST_PATH = 200, 4000
-LARGEST_WEIGHT = 1e9
 
 
 def metadata_of(folder: Path, reading: Reading) -> Path | None:
@@ -63,8 +62,6 @@ def scan_table(path: Path, reading: Reading) -> Folder:
         raise UserError(f"{path}: no row's split is train: nothing to train on")
     if "split" in chosen and not kinds["val"]:
         notes.append("no row's split is val: a part of the training rows of every domain is drawn for validation")
-    if math.fsum(image.weight for image in rows) == 0:
-        raise UserError(f"{path}: all weights are 0: nothing to train on")
     images = sorted(rows, key=lambda image: (image.split == "test", image.domain))
     elsewhere = states([str(image.file) for image in rows if is_url(image.file)])
     absent = tuple(
@@ -133,7 +130,7 @@ def _image(path: Path, columns: Columns, chosen: dict[str, str], number: int, ro
     line = f"{columns.unit} {columns.lines[number]}"
     where = f"{path}, {line}"
     value = {role: columns.values[column][number] for role, column in chosen.items()}
-    texts = {role: _text(value[role], where, chosen[role], empty=role == "group") for role in value if role != "weight"}
+    texts = {role: _text(value[role], where, chosen[role], empty=role == "group") for role in value}
     split = "train"
     if "split" in texts:
         if texts["split"].lower() not in SPLITS:
@@ -146,7 +143,6 @@ def _image(path: Path, columns: Columns, chosen: dict[str, str], number: int, ro
         _location(path, line, texts["path"], root),
         texts.get("group", ""),
         split,
-        _weight(value["weight"], where) if "weight" in value else 1.0,
         seconds_of(texts["time"], where) if "time" in texts else None,
     )
 
@@ -165,16 +161,6 @@ def _text(value: Any, where: str, column: str, *, empty: bool = False) -> str:
     if any(ord(character) < 32 for character in text) or printable(text) != text:
         raise UserError(f"{where}: {column} holds characters that cannot be printed: {text[:40]!a}")
     return text
-
-
-def _weight(value: Any, where: str) -> float:
-    try:
-        weight = float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"{where}: weight {str(value)[:40]!r} is no number") from None
-    if isinstance(value, bool) or not 0 <= weight <= LARGEST_WEIGHT:
-        raise UserError(f"{where}: weight {str(value)[:40]} is not from 0 to {LARGEST_WEIGHT:g}")
-    return weight
 
 
 def _location(path: Path, line: str, text: str, root: str) -> Location:
