@@ -22,7 +22,7 @@ from domainwise.data.images.remote import Location, is_url, states
 from domainwise.data.sources.bursts import seconds_of
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.left_out import LeftOut, printable
-from domainwise.data.sources.table_files import Columns, read_table
+from domainwise.data.sources.table_files import TableColumns, read_table
 from domainwise.protocol.reading import Reading
 
 SPLITS = {
@@ -99,12 +99,12 @@ def table_of_folder(folder: Path, out: Path) -> int:
     return len(found.images)
 
 
-def _path_column(columns: Columns, reading: Reading) -> str:
+def _path_column(columns: TableColumns, reading: Reading) -> str:
     column = reading.column("path")
     return FILE_NAME if column == "path" and "path" not in columns.names and FILE_NAME in columns.names else column
 
 
-def _chosen(path: Path, columns: Columns, reading: Reading) -> dict[str, str]:
+def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
     """{role: column} of the columns that are read."""
     result = {role: reading.column(role) for role in (*NEEDED, *OPTIONAL)}
     result["path"] = _path_column(columns, reading)
@@ -117,7 +117,7 @@ def _chosen(path: Path, columns: Columns, reading: Reading) -> dict[str, str]:
     return result
 
 
-def _missing(path: Path, role: str, column: str, columns: Columns) -> UserError:
+def _missing(path: Path, role: str, column: str, columns: TableColumns) -> UserError:
     header = ", ".join(name[:40] for name in columns.names[:12])
     hint = " (is it separated by semicolons? save it with commas)" if ";" in header and len(columns.names) == 1 else ""
     return UserError(
@@ -126,7 +126,7 @@ def _missing(path: Path, role: str, column: str, columns: Columns) -> UserError:
     )
 
 
-def _image(path: Path, columns: Columns, chosen: dict[str, str], number: int, root: str) -> ImageFile:
+def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: int, root: str) -> ImageFile:
     line = f"{columns.unit} {columns.lines[number]}"
     where = f"{path}, {line}"
     value = {role: columns.values[column][number] for role, column in chosen.items()}
@@ -176,7 +176,7 @@ def _location(path: Path, line: str, text: str, root: str) -> Location:
     return Path(os.path.normpath(Path(root) / text))
 
 
-def _refuse_repeated(path: Path, rows: list[ImageFile], columns: Columns) -> None:
+def _refuse_repeated(path: Path, rows: list[ImageFile], columns: TableColumns) -> None:
     first: dict[Location, int] = {}
     for number, image in enumerate(rows):
         other = first.setdefault(image.file, number)

@@ -22,7 +22,7 @@ COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "z
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """The columns of a table by name, all of one length; row i begins on line `lines[i]`."""
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.is_dir()
 
 
-def read_table(path: Path, wanted: Collection[str]) -> Columns:
+def read_table(path: Path, wanted: Collection[str]) -> TableColumns:
     """The wanted columns that the table has, and the names of all."""
     suffix = path.suffix.lower()
     try:
@@ -63,7 +63,7 @@ def read_table(path: Path, wanted: Collection[str]) -> Columns:
     return columns
 
 
-def _separated(path: Path, text: str, suffix: str, wanted: Collection[str]) -> Columns:
+def _separated(path: Path, text: str, suffix: str, wanted: Collection[str]) -> TableColumns:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if suffix == ".tsv" else ",", strict=True)
     try:
         names = tuple(name.strip() for name in next(reader, []))
@@ -83,10 +83,10 @@ def _separated(path: Path, text: str, suffix: str, wanted: Collection[str]) -> C
             start = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}: {ADVICE}") from None
-    return Columns(names, values, lines)
+    return TableColumns(names, values, lines)
 
 
-def _json_lines(path: Path, text: str, wanted: Collection[str]) -> Columns:
+def _json_lines(path: Path, text: str, wanted: Collection[str]) -> TableColumns:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -97,10 +97,10 @@ def _json_lines(path: Path, text: str, wanted: Collection[str]) -> Columns:
             rows.append(row)
             lines.append(number)
     names = tuple(dict.fromkeys(name for row in rows for name in row))
-    return Columns(names, {name: [row.get(name) for row in rows] for name in names if name in wanted}, lines)
+    return TableColumns(names, {name: [row.get(name) for row in rows] for name in names if name in wanted}, lines)
 
 
-def _parquet(path: Path, data: bytes, wanted: Collection[str]) -> Columns:
+def _parquet(path: Path, data: bytes, wanted: Collection[str]) -> TableColumns:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -125,7 +125,7 @@ def _parquet(path: Path, data: bytes, wanted: Collection[str]) -> Columns:
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"{path} is no whole Parquet file ({reason}): write it again") from None
-    return Columns(names, values, range(1, table.num_rows + 1), "row")
+    return TableColumns(names, values, range(1, table.num_rows + 1), "row")
 
 
 def _check_names(path: Path, names: tuple[str, ...]) -> None:
