@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 from domainwise.engine.logistic import logistic_regression
 from domainwise.protocol import calibration as c
