@@ -12,6 +12,7 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
+from domainwise.data.sources.bursts import groups_of
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.near_duplicates import near_pairs
 from domainwise.protocol.reading import PLAIN, Reading
@@ -26,20 +27,7 @@ TINY = 8
 """An image with a side below this many pixels shows nothing: often a placeholder, or a download that failed."""
 
 
-LEAKS: tuple[tuple[Callable[[ImageFile, ImageFile], bool], str, str], ...] = (
-    (
-        lambda a, b: a.domain != b.domain,
-        "in several domains",
-        "an unseen domain whose images are trained on is not unseen",
-    ),
-    (lambda a, b: a.label != b.label, "in several classes", "one of their labels is wrong"),
-    (
-        lambda a, b: a.domain == b.domain,
-        "several times in one domain",
-        "copies may be trained on and validated on",
-    ),
-)
-"""How two equal images can be related, where they lie, and what that means."""
+Relation = Callable[[ImageFile, ImageFile], bool]
 
 
 @dataclass(frozen=True)
@@ -111,12 +99,12 @@ class Check:
     def _dim(self) -> list[str]:
         """12-bit data in 16-bit files is decoded to nearly black images."""
         largest = max((fact["largest"] for fact in self.facts.values() if fact["largest"] is not None), default=DIM)
-        if largest >= DIM:
+        if largest >= DIM or self.folder.reading.window is not None:
             return []
-        unused = 16 - max(largest, 1).bit_length()
+        white = 2 ** max(largest, 1).bit_length() - 1
         return [
             f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: "
-            f"save them anew, all multiplied by {2**unused} (in NumPy: pixels << {unused})"
+            f"add --window 0:{white} here and to every training"
         ]
 
     def _leaks(self) -> list[str]:
@@ -124,7 +112,7 @@ class Check:
         equal = [list(combinations(group, 2)) for group in self.duplicates]
         near = [[pair] for pair in self.near_duplicates]
         lines = []
-        for related, where, meaning in LEAKS:
+        for related, where, meaning in self._relations():
             for groups, what in ((equal, "image"), (near, "nearly equal pair")):
                 first_pairs = (next((p for p in pairs if related(*p)), None) for pairs in groups)
                 if pairs := [pair for pair in first_pairs if pair is not None]:
@@ -132,20 +120,45 @@ class Check:
                     lines.append(f"{counted(len(pairs), what)} {where}: {meaning}, e.g. {example}")
         return lines
 
+    def _relations(self) -> list[tuple[Relation, str, str]]:
+        """How two equal images can be related, where they lie, and what that means."""
+        numbers = groups_of(self.folder.images, self.folder.reading.bursts)
+        group = {} if numbers is None else dict(zip(self.folder.images, numbers, strict=True))
+        given = any(image.split == "val" for image in self.folder.images)
+
+        def may_be_divided(a: ImageFile, b: ImageFile) -> bool:
+            return a.domain == b.domain and not given and (not group or group[a] != group[b])
+
+        return [
+            (
+                lambda a, b: a.domain != b.domain,
+                "in several domains",
+                "an unseen domain whose images are trained on is not unseen",
+            ),
+            (lambda a, b: a.label != b.label, "in several classes", "one of their labels is wrong"),
+            (
+                lambda a, b: a.domain == b.domain and a.split != b.split,
+                "in training and validation",
+                "a model is validated on what it was trained on",
+            ),
+            (may_be_divided, "several times in one domain", "copies may be trained on and validated on"),
+        ]
+
     @property
     def notes(self) -> list[str]:
         """What was ignored, and how images that are not plain RGB are decoded."""
         facts = self.facts.values()
+        window = self.folder.reading.window
+        deep = "the upper 8 bits are used" if window is None else f"greys {window[0]} to {window[1]} become 0 to 255"
         kinds = (
             (sum(fact["mode"] in GREY for fact in facts), "grey: repeated to three channels"),
-            (sum(fact["largest"] is not None for fact in facts), "16-bit: the upper 8 bits are used"),
+            (sum(fact["largest"] is not None for fact in facts), f"16-bit: {deep}"),
             (sum(fact["alpha"] for fact in facts), "with transparency: shown on white"),
             (sum(fact["mode"] == "CMYK" for fact in facts), "CMYK: converted to RGB"),
             (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),
         )
-        return self.folder.left_out.lines(harmless=True) + [
-            f"{_images(count)} {what}" for count, what in kinds if count
-        ]
+        seen = [f"{_images(count)} {what}" for count, what in kinds if count]
+        return [*self.folder.left_out.lines(harmless=True), *self.folder.further, *seen]
 
     @property
     def sizes(self) -> dict[str, list[int]]:
