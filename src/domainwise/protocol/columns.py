@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from domainwise.protocol.metrics import FIELDS
 from domainwise.protocol.records import Record
 
-FIELDS = tuple(field.name for field in fields(Record) if field.name != "average")
+NAMES = tuple(field.name for field in fields(Record) if field.name != "average")
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Columns:
     parts: tuple[tuple[str, str], ...]
     """(domain, split)."""
     values: Mapping[str, npt.NDArray[np.float64]]
-    """{field: [steps, parts]}."""
+    """{field: [steps, parts]} of those that were wanted and are there."""
     seconds: float
     """At the last evaluation."""
     training_loss: tuple[float, ...] | None
     """One value per step; None in records of earlier versions."""
 
 
-def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -> Columns | None:
+def parse_columns(lines: str, run: str, wanted: Sequence[str] = FIELDS) -> Columns | None:
     """The columns of whole lines without checksums.
 
     None if they are not exactly as this version writes them, or a value is no number.
@@ -41,14 +42,14 @@ def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -
 
 def split_averaged(lines: str, average: str) -> tuple[str, str]:
     """The lines of the last weights, and those of the averaged ones without the field that says so."""
-    mark = f', "average": "{average}"}}'
+    mark = f', "average": "{average}"'
     if not average or mark not in lines:
         return lines, ""
     last: list[str] = []
     averaged: list[str] = []
     for line in lines.split("\n")[:-1]:
-        if line.endswith(mark):
-            averaged.append(line.removesuffix(mark) + "}\n")
+        if mark in line:  # in no name of a domain: quotes are escaped there
+            averaged.append(line.replace(mark, "", 1) + "\n")
         else:
             last.append(line + "\n")
     return "".join(last), "".join(averaged)
@@ -57,7 +58,9 @@ def split_averaged(lines: str, average: str) -> tuple[str, str]:
 def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:
     first = lines[: lines.index("\n")]
     rows, width = lines.count("\n"), first.count(", ")
-    names = FIELDS[: width + 1]
+    keys = json.loads(first)
+    names = tuple(name for name in NAMES if name in keys)
+    wanted = [name for name in wanted if name in keys]
     words = lines[:-2].split(", ")
     between_rows = f'}}\n{{"run": "{run}"'
     starts = (between_rows[2:], *(f'"{name}": ' for name in names[1:]))
@@ -66,7 +69,7 @@ def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:
     ends = "".join(words[width::width])
     if not lines.endswith("}\n") or ends.count(between_rows) != rows - 1:
         return None
-    joined = {name: "".join(words[names.index(name) :: width]) for name in (*wanted, "seconds")}
+    joined = {name: "".join(words[names.index(name) :: width]) for name in names[4:]}
     joined[names[-1]] = ends.replace(between_rows, "")
     steps, domains, splits = words[1::width], words[2::width], words[3::width]
     count = steps.count(steps[0])  # of parts, if all is regular
@@ -80,11 +83,12 @@ def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:
         and all(steps[i::count] == steps[::count] for i in range(1, count))
     )
     columns = {name: np.array(list(map(float, _values(joined[name], name, rows)))) for name in wanted}
-    if not regular or not ((columns["accuracy"] >= 0) & (columns["accuracy"] <= 1)).all():
+    fractions = [column for name, column in columns.items() if name not in ("loss", "seconds")]
+    if not regular or not all(((column >= 0) & (column <= 1)).all() for column in fractions):
         return None
     losses = None
-    if names[-1] == "training_loss":
-        losses = tuple(map(float, _values(ends.replace(between_rows, ""), names[-1], rows)[::count]))
+    if "training_loss" in joined:
+        losses = tuple(map(float, _values(joined["training_loss"], "training_loss", rows)[::count]))
     return Columns(
         numbers,
         tuple((_text(domain, "domain"), _text(split, "split")) for domain, split in parts),
