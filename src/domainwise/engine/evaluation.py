@@ -114,7 +114,8 @@ def scores(
 ) -> Tensor:
     """Accuracy, mean loss and the further metrics of each split, [splits, 7], without waiting for the device.
 
-    Probabilities are kept for one split at a time, and not at all without `metrics`. An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
+    Probabilities are kept for one split at a time, and not at all without `metrics`. An algorithm whose predictions
+    depend on their batch sees batches of the training size, each from one domain.
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()

@@ -60,8 +60,8 @@ def calibration_error(confidence: Tensor, correct: Tensor) -> Tensor:
 def auroc(probabilities: Tensor, labels: Tensor, samples: Tensor) -> Tensor:
     """The mean over classes of the share of (sample of the class, other sample) that its probability orders rightly.
 
-    For a class with n of N samples it is (sum of their mid-ranks - n (n + 1) / 2) / (n (N - n)). A sample needs only its
-    rank by the probability of its own class: the columns are sorted, and N binary searches find the ranks.
+    For a class with n of N samples it is (sum of their mid-ranks - n (n + 1) / 2) / (n (N - n)). A sample needs only
+    its rank by the probability of its own class: the columns are sorted, and N binary searches find the ranks.
     """
     total, classes = probabilities.shape
     own = probabilities.gather(1, labels[:, None])[:, 0]

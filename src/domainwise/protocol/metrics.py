@@ -35,7 +35,7 @@ class Metric:
 
     def goodness(self, values: Values) -> Values:
         """The values, or their negatives where lower is better: higher is always better."""
-        return values if self.higher_is_better else -values  # type: ignore[operator,no-any-return]
+        return values if self.higher_is_better else -values  # type: ignore[operator]
 
     def best(self, values: Iterable[float]) -> float | None:
         """None where there are no values."""

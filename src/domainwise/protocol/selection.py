@@ -1,7 +1,8 @@
 """Model selection: which draw and which step to report, from records alone. A number without its rule is not a result.
 
 A rule looks at all draws of one algorithm, dataset, domains and trial, picks one of their evaluations, and reports the
-unseen domain's `in` accuracy there, or another metric by which it picks, too. Ties go to the highest draw, as in DomainBed, then to the earliest step.
+unseen domain's `in` accuracy there, or another metric, by which it then picks, too. Ties go to the highest
+draw, as in DomainBed, then to the earliest step.
 """
 
 from collections import Counter

@@ -2,7 +2,8 @@
 
 The file holds a line per run: its description, how it ended, and its evaluations. Accuracies and other
 fractions are exactly those recorded, so that every selection rule chooses from them what it chose from the sweep's
-folder; losses keep three digits (those of the training too), seconds one decimal. The sweep's plans lie beside it, its models do not.
+folder; losses keep three digits (those of the training too), seconds one decimal. The sweep's plans lie
+beside it, its models do not.
 """
 
 import json
