@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from domainwise.models.combine import ensemble, soup
     from domainwise.models.compare import compare
     from domainwise.models.estimator import DomainGeneralizer
+    from domainwise.models.features import extract_features
     from domainwise.models.fit import fit
     from domainwise.models.folder import load_model
     from domainwise.models.interpolate import interpolate
@@ -52,6 +53,7 @@ _HOMES = {
     "models.combine": ("ensemble", "soup"),
     "models.compare": ("compare",),
     "models.estimator": ("DomainGeneralizer",),
+    "models.features": ("extract_features",),
     "models.fit": ("fit",),
     "models.folder": ("load_model",),
     "models.interpolate": ("interpolate",),
@@ -122,6 +124,7 @@ __all__ = [
     "compare",
     "dataset",
     "ensemble",
+    "extract_features",
     "fit",
     "interpolate",
     "list_algorithms",

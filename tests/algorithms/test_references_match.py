@@ -142,7 +142,7 @@ def test_mtl(ema: float) -> None:
             v = ema * sum(z) / len(z) + (1 - ema) * twin.embeddings[e]
             twin.embeddings[e] = v.detach()
             told = torch.stack([torch.cat([one, v]) for one in z])
-            total = total + risk(twin.network.classifier, told, y[e]) / len(x)
+            total = total + risk(twin.network.classifier, told, y[e])
         return total
 
     same_course("MTL", descending(mtl), ema=ema, weight_decay=0.1)

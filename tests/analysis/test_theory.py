@@ -103,3 +103,13 @@ def test_tracking_records_penalties_and_changes_nothing(tmp_path: Path) -> None:
     assert [(r.step, r.domain) for r in rows] == [(s, f"scene{d}") for s in (0, 2, 4) for d in (2, 3, 4)]
     assert all(r.irm >= 0 and r.at >= r.dat > 0 for r in rows)
     assert RunFolder(tmp_path, plain).read_penalties() == []
+
+
+def test_both_penalties_as_printed_fail_with_biases() -> None:
+    """L_x contains sigma, so Penalty_DAT fails with the bias left out of it as Penalty_IRM does."""
+    torch.manual_seed(0)
+    noted = [verdict for verdict in theory.proposition(bias=True) if verdict.holds]
+    assert len(noted) == 2
+    for verdict in noted:
+        assert float(verdict.note.split()[-1]) > 1e-3
+    assert not any(verdict.note for verdict in theory.proposition(bias=False))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from commands import commands
-from domainwise.cli.compare import parse_budget
 from domainwise.core.errors import UserError
 from domainwise.models import budget
-from domainwise.models.budget import Budgeted, within_budget
+from domainwise.models.budget import Budgeted, parse_budget, within_budget
+from domainwise.models.compare import compare
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.estimate import StepTimes
 from domainwise.sweeps.events import Settings
@@ -124,7 +124,7 @@ def test_the_command_says_what_it_reduced_and_continues(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SECONDS, "small-cnn", 1.0)
-    monkeypatch.setattr("domainwise.cli.compare.CPU_BUDGET", "30s")
+    monkeypatch.setattr("domainwise.models.budget.CPU_BUDGET", "30s")
     monkeypatch.setattr("domainwise.sweeps.local.execute", lambda *_: (event for event in ()))  # interrupted at once
     words = "--algorithms ERM,CORAL --trials 1 --steps 2 --hparam batch_size=4 --workers 1 --device cpu"
     given = ("compare", "--data", data, "--network", "small-cnn", "--runs", tmp_path / "runs", *words.split())
@@ -135,6 +135,24 @@ def test_the_command_says_what_it_reduced_and_continues(
     assert line in again.err and json.loads(again.out)["runs"] == 12
     everything = commands(capsys)(*given, "--dry-run", "--json", "--budget", "none")
     assert "reduced" not in everything.err and json.loads(everything.out)["runs"] == 18
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_library_reduces_as_the_command_does(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Plan] = []
+    monkeypatch.setattr("domainwise.models.compare.train_candidates", lambda plan, *_: trained.append(plan))
+    monkeypatch.setattr("domainwise.models.compare.comparison", lambda _plan, _out, reduced: reduced)
+    monkeypatch.setitem(SECONDS, "small-cnn", 1.0)
+    given = {"trials": 1, "steps": 2, "network": "small-cnn", "hparams": {"batch_size": 4}, "workers": 1}
+    limited, free = (
+        compare(data, ("ERM", "CORAL"), out=tmp_path / "runs", device="cpu", budget=budget, **given)  # type: ignore
+        for budget in ("30s", "none")
+    )
+    assert limited == "reduced to fit 0.5 min (all would take about 36 s here): 2 candidates instead of 3" and not free
+    assert [len(plan.runs()) for plan in trained] == [12, 18]
+    monkeypatch.setitem(SECONDS, "small-cnn", 1e-3)
+    again = compare(data, ("ERM", "CORAL"), out=tmp_path / "runs", device="cpu", budget="30s", **given)  # type: ignore
+    assert again == limited, "the choice lies with the runs before they are trained"
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3h", "1.5h", "1e9d", "9" * 30 + "h", "soon"])

@@ -275,6 +275,7 @@ def test_helper_processes_read_what_one_process_reads(tmp_path: Path, monkeypatc
     (tmp_path / a_run(draw=3).id / "run.json").write_text("{}")
     alone = collect(tmp_path)
     monkeypatch.setattr(reading, "MANY", 2)
+    monkeypatch.setattr(reading, "CHUNK", 1)
     monkeypatch.setattr(parallel, "cores", lambda: 2)
     together = collect(tmp_path)
     assert together.runs == alone.runs and together.statuses == alone.statuses and together.notes == alone.notes

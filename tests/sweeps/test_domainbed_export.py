@@ -140,3 +140,9 @@ def test_datasets_we_do_not_know_are_exported_with_their_domains_by_name(tmp_pat
     (mine,) = tables(collect(tmp_path / "ours"), "oracle")
     assert tuple(map(str, mine.columns)) == ("berlin", "paris", "rome")
     assert list(theirs.rows[0].cells.values()) == [mine.rows[0].cells[name] for name in mine.columns]
+
+
+def test_algorithms_of_different_steps_are_one_table(tmp_path: Path) -> None:
+    ours(tmp_path / "ours", plan_run("ColoredMNIST", "UAT", 0, steps=301))
+    ours(tmp_path / "ours", plan_run("ColoredMNIST", "VREx", 0, steps=201))
+    assert export_domainbed(tmp_path / "ours", tmp_path / "theirs") == 2

@@ -57,6 +57,7 @@ BALLS: dict[str, L2 | LInf] = {"l2": L2(), "linf": LInf()}
 class Adversarial(ERM):
     """The perturbation and its ascent, which all scopes share."""
 
+    reads_inputs = True
     space = ERM.space | {
         "eps": LogUniform(-1, 1, default=1.0),
         "alpha": LogUniform(-2, 0, default=0.1),
@@ -188,6 +189,7 @@ class LDAT(Penalised):
     Try it: to study how IRM and DAT are related.
     """
 
+    reads_inputs = True
     differentiates_twice = True
     passes = 3.0
 

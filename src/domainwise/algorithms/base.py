@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.kernels import adam
+from domainwise.nets.modes import has_live_batch_norm
 from domainwise.nets.network import Network
 from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams, LogInteger, LogUniform, Parameter
 
@@ -67,10 +68,14 @@ class Algorithm(nn.Module):
     """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
     moves_features: ClassVar[bool] = False
     """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
+    reads_inputs: ClassVar[bool] = False
+    """Whether a step uses inputs other than by their features: then features alone cannot replace the inputs."""
     replaces_layers: ClassVar[bool] = False
     """Whether `setup` replaces layers of the network, which then no longer fit together as they were given."""
     weight_average: ClassVar[str] = ""
     """The average of weights that belongs to the method (`protocol.averages`); a run may choose another."""
+    domain_by_domain: ClassVar[bool] = False
+    """Whether a BatchNorm that learns sees one domain at a time, as in DomainBed's code of the method."""
     passes: ClassVar[float] = 1.0
     """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
 
@@ -152,11 +157,20 @@ class Algorithm(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """[E, B, classes]."""
-        return self.network(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.apply_to_domains(self.network, x, self.domain_by_domain)
 
     def represent(self, x: Tensor) -> Tensor:
         """Features [E, B, F]."""
-        return self.network.represent(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return self.apply_to_domains(self.network.represent, x, self.domain_by_domain)
+
+    def apply_to_domains(self, function: Callable[[Tensor], Tensor], x: Tensor, domain_by_domain: bool) -> Tensor:
+        """A function of samples [N, ...] applied to [E, B, ...].
+
+        All domains in one pass; with `domain_by_domain` in one pass each, in order, if a BatchNorm learns.
+        """
+        if domain_by_domain and has_live_batch_norm(self.network):
+            return torch.stack([function(of_domain) for of_domain in x])
+        return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
     def classify(self, z: Tensor) -> Tensor:
         """Logits [E, B, classes] of features [E, B, F]."""

@@ -19,6 +19,7 @@ class Matching(ERM):
     needs_domains = 2
     needs_features = True
     moves_features = True
+    domain_by_domain = True
     space = ERM.space | {"gamma": LogUniform(-1, 1, default=1.0), "batch_size": batch_size(minimum=2)}
 
     left: Tensor
@@ -98,8 +99,8 @@ class DANN(ERM):
 
     Paper: Ganin et al. 2016, https://arxiv.org/abs/1505.07818.
     Note: as in DomainBed an iteration moves either the discriminator (`d_steps` in a row) or the network, not both; the
-    gradient penalty, on each sample's gradient of its cross-entropy, belongs to the discriminator alone; `lr` and
-    `weight_decay` are the network's.
+    gradient penalty, on each sample's gradient of its cross-entropy, belongs to the discriminator alone (in DomainBed
+    it is part of the loss that the network ascends, too, times -lambda); `lr` and `weight_decay` are the network's.
     Try it: when the label distribution is the same in all domains.
     """
 
@@ -183,7 +184,8 @@ class CDANN(DANN):
     """DANN within classes: the discriminator sees z + embedding(y), and every class weighs the same.
 
     Paper: Li et al. 2018, https://openaccess.thecvf.com/content_ECCV_2018/html/Ya_Li_Deep_Domain_Generalization_ECCV_2018_paper.html.
-    Note: in DomainBed's form, one conditional discriminator, balanced over the classes.
+    Note: in DomainBed's form, one conditional discriminator, balanced over the classes: all classes of the problem
+    (DomainBed counts only up to the highest class in the batch).
     Try it: instead of DANN when domains differ in how often classes occur.
     """
 
@@ -196,11 +198,13 @@ class CDANN(DANN):
 
 @algorithm
 class MTL(ERM):
-    """A classifier that sees the domain: mean_e R_e of classifier([z, v_e]), v_e = ema mean(z) + (1 - ema) v_e.
+    """A classifier that sees the domain: sum_e R_e of classifier([z, v_e]), v_e = ema mean(z) + (1 - ema) v_e.
 
     Paper: Blanchard et al. 2021, https://arxiv.org/abs/1711.07910.
-    Note: v_e is stored as intended (DomainBed's released code overwrites it with noise). A prediction depends on its
-    batch: a training domain blends it with its stored v_e, an unseen one uses the mean feature of the batch.
+    Note: the loss is a sum over domains, as in DomainBed (earlier a mean: Adam hardly feels the factor, weight decay
+    does). The classifier sees v_e: DomainBed's released code stores v_e but gives the classifier
+    noise in its place, in training and in predictions. A prediction depends on its batch: a training domain blends it
+    with its stored v_e, an unseen one uses the mean feature of the batch.
     Try it: when test images come in groups from one domain.
     """
 
@@ -208,6 +212,7 @@ class MTL(ERM):
     needs_features = True
     batch_dependent = True
     replaces_layers = True
+    domain_by_domain = True
     space = ERM.space | {"ema": Choice((0.5, 0.9, 0.99, 1.0), default=0.99, maximum=1.0)}
 
     embeddings: Tensor
@@ -217,6 +222,9 @@ class MTL(ERM):
         size = self.network.feature_size
         self.network.classifier = nn.Linear(2 * size, self.problem.classes)
         self.register_buffer("embeddings", torch.zeros(self.problem.domains, size))
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.risks(x, y).sum()
 
     def logits(self, x: Tensor) -> Tensor:
         z = self.represent(x)

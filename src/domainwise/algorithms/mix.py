@@ -14,10 +14,13 @@ class Mixup(ERM):
 
     Paper: Yan et al. 2020, https://arxiv.org/abs/2001.00677.
     Note: every step draws a random ring of the domains and one l ~ Beta(alpha, alpha) per pair, as in DomainBed.
+    A BatchNorm that learns sees the mixed images of one pair at a time.
     Try it: as a cheap regulariser when domains show the same objects in different styles.
     """
 
+    reads_inputs = True
     needs_domains = 2
+    domain_by_domain = True
     space = ERM.space | {"alpha": LogUniform(-1, 1, default=0.2, minimum=1e-6)}
 
     concentration: Tensor

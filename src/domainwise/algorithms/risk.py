@@ -91,6 +91,7 @@ class GroupDRO(ERM):
     """
 
     needs_domains = 2
+    domain_by_domain = True
     space = ERM.space | {"eta": LogUniform(-3, -1, default=1e-2)}
 
     q: Tensor
@@ -156,6 +157,7 @@ class EQRM(Delayed):
     Try it: with many training domains, to do well on most new ones rather than on average.
     """
 
+    domain_by_domain = True
     space = ERM.space | {
         "quantile": Uniform(0.5, 0.99, default=0.75, minimum=1e-3, maximum=0.999),
         "anneal": LogInteger(2.5, 3.5, default=2500),

@@ -7,6 +7,7 @@ from torch.func import functional_call
 from domainwise.algorithms.base import Draw, algorithm, cross_entropy
 from domainwise.algorithms.gradients import logit_gradients
 from domainwise.algorithms.risk import ERM
+from domainwise.nets.modes import has_live_batch_norm
 from domainwise.protocol.spaces import Choice, LogInteger, LogUniform, Uniform
 
 Head = dict[str, Tensor]
@@ -21,7 +22,9 @@ class Transfer(ERM):
     Paper: Zhang et al. 2021, https://arxiv.org/abs/2106.03632.
     Note: h' is a constant for the gradient, so its term moves the features alone. One Adam step descends the sum;
     DomainBed makes one step per term, the second with the h' of the step before. DomainBed's random search sets an
-    option, `gda`, that trains neither features nor classifier; it does not exist here.
+    option, `gda`, that trains neither features nor classifier; it does not exist here. As in DomainBed a BatchNorm that
+    learns sees all domains at once for the risk and one at a time for the gap; unlike there its statistics count the
+    latter once, not once per step of h'.
     Try it: when the classifier is to be retrained or fine-tuned on the new domain.
     """
 
@@ -37,6 +40,8 @@ class Transfer(ERM):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         z = self.represent(x)
         risk = cross_entropy(self.classify(z), y).mean()
+        if has_live_batch_norm(self.network):
+            z = self.apply_to_domains(self.network.represent, x, domain_by_domain=True)
         return risk + self.hparams["lambda"] * self.gap(self.worst_head(z.detach(), y), z, y)
 
     def gap(self, head: Head, z: Tensor, y: Tensor) -> Tensor:

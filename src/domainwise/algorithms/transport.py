@@ -20,6 +20,7 @@ class WRM(ERM):
     Try it: when small, smooth changes of the input are expected.
     """
 
+    reads_inputs = True
     passes = 11.0
     steps = 10
     space = ERM.space | {
@@ -50,6 +51,7 @@ class ADA(ERM):
     Try it: with a single training domain.
     """
 
+    reads_inputs = True
     needs_features = True
     steps = 10
     space = ERM.space | {

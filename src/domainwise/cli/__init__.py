@@ -18,6 +18,7 @@ from domainwise.cli import (
     audit,
     bench,
     cache,
+    calibrate,
     cam,
     check,
     compare,
@@ -26,6 +27,7 @@ from domainwise.cli import (
     doctor,
     drift,
     export,
+    features,
     figure,
     interpolate,
     listing,
@@ -113,6 +115,7 @@ PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (soup.soup, soup.EXAMPLES),
         (soup.ensemble, soup.ENSEMBLE_EXAMPLES),
         (interpolate.interpolate, interpolate.EXAMPLES),
+        (calibrate.calibrate, calibrate.EXAMPLES),
     ),
     "Run a study": (
         (sweep.sweep, sweep.EXAMPLES),
@@ -146,6 +149,7 @@ data.app.command(epilog=check.EXAMPLES)(check.check)
 data.app.add_typer(cache.app, name="cache")
 app.add_typer(data.app, name="data", rich_help_panel=DATA_PANEL)
 app.add_typer(weights.app, name="weights", rich_help_panel=DATA_PANEL)
+app.command(epilog=features.EXAMPLES, rich_help_panel=DATA_PANEL)(features.features)
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:

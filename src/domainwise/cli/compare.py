@@ -10,29 +10,11 @@ from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs, training_progress
 from domainwise.cli.sweep import print_estimate
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
-from domainwise.core.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
     "   ·   [bold]domainwise compare --data ~/photos --algorithms ERM,DAT --out model[/]"
 )
-CANDIDATES = TRIALS = 3
-CPU_BUDGET = "30m"
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def parse_budget(text: str, device: str) -> float | None:
-    """ "45m" -> 2700.0 seconds; "none" -> None, and so "auto" on a GPU."""
-    from domainwise.engine.devices import pick_device
-
-    if text == "auto":
-        text = CPU_BUDGET if pick_device(device).type == "cpu" else "none"
-    if text == "none":
-        return None
-    number, unit = text[:-1], text[-1:]
-    if not number.isdecimal() or len(number) > 6 or unit not in UNITS or int(number) == 0:
-        raise UserError(f"--budget {text[:40]}: give a number and a unit, e.g. 45m, 8h or 2d; or none, or auto")
-    return float(int(number) * UNITS[unit])
 
 
 @with_training_flags(without=("full_curves", "track"), average="sma")
@@ -75,7 +57,7 @@ def compare(
     """
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
-    from domainwise.models.budget import within_budget
+    from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
     from domainwise.sweeps.events import Settings
@@ -93,15 +75,13 @@ def compare(
         search="candidates",
     )
     settings = Settings(runs, device, data_root, retry=True)
-    reduction = ""
-    if seconds is not None:
-        network = training.weights or training.network != "auto"
-        given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
-        keep = [name for name, value in given.items() if value]
-        budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
-        plan, reduction = budgeted.plan, budgeted.reduction
-        if reduction:
-            say(f"{reduction}; for all: --budget none", errors_console)
+    network = training.weights or training.network != "auto"
+    given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
+    keep = [name for name, value in given.items() if value]
+    budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
+    plan, reduction = budgeted.plan, budgeted.reduction
+    if reduction:
+        say(f"{reduction}; for all: --budget none", errors_console)
     planned = plan.runs()
     domains = len({run.test_domains for run in planned})
     say(
@@ -113,13 +93,12 @@ def compare(
         print_estimate(planned, settings, {"on": "local", "workers": workers}, as_json=as_json)
         return
     events = launch("local", planned, settings, workers=workers)
-    if seconds is not None:
-        budgeted.store(runs)
+    budgeted.store(runs)
     plan.save(runs)
     for run, status in follow_runs(planned, events, runs).items():
         if status.status != "done":
             say(f"{run}: {status.status}: {status.reason}", errors_console)
-    result = comparison(plan, runs)
+    result = comparison(plan, runs, reduction)
     best = result.chosen()
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
@@ -127,7 +106,7 @@ def compare(
                 plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
             )
     if as_json:
-        print_json({**result.as_json(), "model": None if out is None else str(out), "reduced": reduction})
+        print_json({**result.as_json(), "model": None if out is None else str(out)})
         return
     console.print(result.table)
     say(result.sentence)

@@ -8,6 +8,7 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
 from domainwise.data.sources.folder import image_folder, scan
+from domainwise.data.sources.saved import is_saved
 from domainwise.nets.weights import WEIGHTS, find
 
 PRETRAINED, SCRATCH = "resnet18", "small-cnn"
@@ -23,7 +24,8 @@ def choose_data_and_network(
     name = dataset if folder is None else str(folder)
     if name is None:
         raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
-    if folder is None and (name in DATASETS or not files.expanded(name).is_dir()):
+    path = files.expanded(name)
+    if is_saved(path) or (folder is None and (name in DATASETS or not path.is_dir())):
         return find_dataset(name, skip_bad=skip_bad), named
     data = image_folder(name, skip_bad=skip_bad)
     if len(data.classes) < 2:

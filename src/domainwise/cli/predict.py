@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -65,6 +65,12 @@ def predict(
     adapt_lr: AdaptLr = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
+    abstain: Annotated[
+        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
+    ] = "",
+    sets: Annotated[
+        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
+    ] = "",
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
@@ -73,8 +79,10 @@ def predict(
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
+    from domainwise.models.decisions import UNKNOWN, abstain_threshold, class_set, sets_threshold
     from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
+    from domainwise.protocol.calibration import SOURCES
 
     loaded = load_model(model, device=device)
     paths = find_images(images)
@@ -88,6 +96,11 @@ def predict(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
+    lowest = abstain_threshold(loaded, abstain) if abstain else 0.0
+    least = sets_threshold(loaded, sets) if sets else None
+    made = loaded.card.calibration
+    if (abstain or sets) and made is not None and made.source == "held-out":
+        say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
     silent = console.is_terminal and csv_file is None  # the lines show progress
     rows: list[list[str]] = []
     unreadable = 0
@@ -100,19 +113,32 @@ def predict(
                 say(line, errors_console)
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
+                answered = one.confidence >= lowest
+                label = one.label if answered else UNKNOWN
+                names = None if least is None else class_set(loaded.classes, one.probabilities, least)
                 if csv_file is not None:
                     numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
-                    rows.append([str(one.file), one.label, *numbers])
+                    extra = ["yes" if answered else "no"] if abstain else []
+                    rows.append(
+                        [str(one.file), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
+                    )
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
-                    row = {"file": str(one.file), "class": one.label, "probabilities": probabilities}
+                    row: dict[str, Any] = {
+                        "file": str(one.file),
+                        "class": label if answered else None,
+                        "probabilities": probabilities,
+                    }
+                    row |= {} if names is None else {"set": names}
                     console.file.write(json.dumps(row) + "\n")
                 else:
-                    console.file.write(f"{printable(str(one.file))}\t{printable(one.label)}\t{one.confidence:.4f}\n")
+                    shown = "" if names is None else f"\t{printable(' | '.join(names))}"
+                    console.file.write(f"{printable(str(one.file))}\t{printable(label)}\t{one.confidence:.4f}{shown}\n")
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
-            text = comma_separated_rows(["file", "class", "confidence", *loaded.classes], rows)
+            extras = [*(["answered"] if abstain else []), *(["set"] if sets else [])]
+            text = comma_separated_rows(["file", "class", "confidence", *loaded.classes, *extras], rows)
             file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
     if unreadable:

@@ -8,6 +8,7 @@ import typer
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json
 from domainwise.cli.sweep import launcher_options, run_plans
+from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 
 if TYPE_CHECKING:
     from domainwise.sweeps.collection import Collection
@@ -17,7 +18,11 @@ EXAMPLES = (
     "[bold]domainwise reproduce cmnist --trials 1 --steps 501 --dry-run[/]"
 )
 
+OF_THE_PAPER = ("hparam", "steps", "network", "evaluate_every", "augmentation", "full_curves", "track")
+RECIPE = ("start", "freeze", "lr_schedule", "clip_gradient", "early_stop")
 
+
+@with_training_flags(without=(*OF_THE_PAPER, *RECIPE))
 def reproduce(
     table: Annotated[str, typer.Argument(help="A table of the paper with accuracies: its number or label.")],
     dataset: Annotated[str | None, typer.Option(help="Only this dataset of the table.")] = None,
@@ -26,10 +31,8 @@ def reproduce(
     trials: Annotated[int, typer.Option(help="Trials (the paper: 3).")] = 3,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the paper's.")] = None,
     network: Annotated[str | None, typer.Option(help="Another network than the paper's.")] = None,
-    weights: options.Weights = "",
-    image_size: options.ImageSize = None,
-    average: options.Average = "none",
-    precision: options.Precision = "auto",
+    *,
+    training: TrainingFlags,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/TABLE).")] = None,
     on: options.On = "local",
     workers: options.Workers = None,
@@ -41,8 +44,6 @@ def reproduce(
     log_to: options.LogTo = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
-    threads: options.Threads = 1,
-    seed: options.Seed = 0,
     as_json: options.Json = False,
 ) -> None:
     """Plan and run a table of the paper from its presets, then compare our numbers with its numbers, cell by cell."""
@@ -51,23 +52,15 @@ def reproduce(
     from domainwise.paper.tables import find_table
     from domainwise.reports.paper_comparison import compare
     from domainwise.sweeps.events import Settings
-    from domainwise.sweeps.plan_run import training_options
 
     paper_table = find_table(table)
-    training = training_options(
-        device,
-        data_root,
-        steps=steps,
-        network=network,
-        seed=seed,
-        average=average,
-        precision=precision,
-        threads=threads,
-        weights=weights,
-        image_size=image_size,
-    )
     plans = reproduction(
-        table, training, dataset=dataset, algorithms=options.parse_names(algorithms), draws=hparams, trials=trials
+        table,
+        training.options(device, data_root, network, steps=steps),
+        dataset=dataset,
+        algorithms=options.parse_names(algorithms),
+        draws=hparams,
+        trials=trials,
     )
 
     def show(collection: "Collection") -> None:

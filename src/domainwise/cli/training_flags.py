@@ -71,7 +71,7 @@ class TrainingFlags:
         from domainwise.sweeps.plan_run import training_options
 
         values = {**self.values, "network": network, "track": self.values.get("track") or ()}
-        hparams = options.parse_hparams(values.pop("hparam") or [])
+        hparams = options.parse_hparams(values.pop("hparam", None) or [])
         return training_options(device, data_root, **values, hparams=hparams, **further)
 
 

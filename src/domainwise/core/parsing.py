@@ -26,6 +26,9 @@ LONGEST_LIST = 1_000_000
 DEEPEST = 20
 LARGEST_NUMBER = 2**63 - 1
 
+SCALARS: dict[Any, Any] = {str: str, float: (int, float), int: int, bool: bool, type(None): type(None)}
+"""Of which classes a value can be that has the type of an annotation; another need not be tried."""
+
 T = TypeVar("T")
 Check = Callable[[Any], Any]
 
@@ -199,7 +202,7 @@ def _checker(kind: Any) -> Check:
         names = ", ".join(map(json.dumps, arguments))
         return lambda value: value if value in arguments else _raise(_wrong(value, f"one of {names}"))
     if origin in (Union, types.UnionType):
-        return _any_of([_checker(one) for one in arguments])
+        return _any_of(arguments)
     if origin is tuple and arguments[1:] != (...,):
         return _row([_checker(one) for one in arguments])
     if origin in (tuple, list, Sequence):
@@ -222,15 +225,18 @@ def _limited(kind: Any, limit: Range | Longest) -> Check:
     return lambda value: (_integer if whole else _number)(value, limit.low, limit.high)
 
 
-def _any_of(checks: Sequence[Check]) -> Check:
+def _any_of(kinds: Sequence[Any]) -> Check:
+    """The first of the types that a value has; one that has none is complained of as not being of the first."""
+    checks = [(_checker(kind), SCALARS.get(kind, object)) for kind in kinds]
+
     def read(value: Any) -> Any:
-        complaints = []
-        for one in checks:
-            try:
-                return one(value)
-            except _WrongError as error:
-                complaints.append(error)
-        raise complaints[0]
+        for item_check, possible in checks:
+            if isinstance(value, possible):
+                try:
+                    return item_check(value)
+                except _WrongError:
+                    continue
+        return checks[0][0](value)
 
     return read
 

@@ -5,7 +5,7 @@ torch is imported only where tensors are saved or loaded.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +18,45 @@ if TYPE_CHECKING:
 KEY = "domainwise"
 """The entry of the file's metadata that holds the checksum; only one, since safetensors orders several at random."""
 
+SHARED = "shared"
+"""The entry of the metadata that names the file of tensors shared with other files."""
 
-def save_weights(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str] | None = None) -> None:
-    """Writes the whole file or nothing; the same tensors and metadata give the same bytes."""
+
+def save_weights(
+    path: Path,
+    tensors: "Mapping[str, Tensor]",
+    metadata: Mapping[str, str] | None = None,
+    *,
+    shared: Collection[str] = (),
+    folder: Path | None = None,
+) -> None:
+    """Writes the whole file or nothing; the same tensors and metadata give the same bytes.
+
+    The tensors named in `shared` go to a file of their own in `folder`, named by their content, once for all files that
+    share them.
+    """
     import safetensors.torch
 
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     described = dict(sorted((metadata or {}).items()))
+    if shared and folder is not None:
+        apart = {name: copies.pop(name) for name in shared}
+        described[SHARED] = _digest(apart, {})[:16]
+        file = folder / f"{described[SHARED]}.safetensors"
+        if not file.exists():
+            folder.mkdir(exist_ok=True)
+            save_weights(file, apart)
     described["sha256"] = _digest(copies, described)
     files.write(path, safetensors.torch.save(copies, {KEY: json.dumps(described)}))
 
 
-def load_weights(path: Path, advice: str = "restore it or train again") -> "dict[str, Tensor]":
-    """The tensors by name, on the CPU. A damaged file is a UserError; one without a checksum is read unchecked."""
+def load_weights(
+    path: Path, advice: str = "restore it or train again", *, folder: Path | None = None
+) -> "dict[str, Tensor]":
+    """The tensors by name, on the CPU. A damaged file is a UserError; one without a checksum is read unchecked.
+
+    `folder` holds the tensors that it shares with other files.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -45,6 +71,8 @@ def load_weights(path: Path, advice: str = "restore it or train again") -> "dict
         raise UserError(f"{path} is damaged ({str(error).splitlines()[0]}): {advice}") from None
     if KEY in metadata and not _agrees(metadata[KEY], tensors):
         raise UserError(f"{path} is damaged (its checksum does not fit): {advice}")
+    if folder is not None and (shared := read_metadata(path).get(SHARED)):
+        tensors |= load_weights(folder / f"{Path(shared).name}.safetensors", advice)
     return tensors
 
 

@@ -28,7 +28,7 @@ class WeightAverage:
 
     def __init__(self, run: Run, algorithm: Algorithm, batches: FreshBatches) -> None:
         self.run, self.algorithm, self.batches = run, algorithm, batches
-        self.parameters = list(algorithm.parameters())
+        self.parameters = [parameter for parameter in algorithm.parameters() if parameter.requires_grad]
         self.layout = FlatLayout(self.parameters)
         self.mean = self._current()
         self.share = self.mean.new_ones(())

@@ -26,14 +26,20 @@ from domainwise.nets.network import Network
 
 
 @torch.no_grad()
-def fit_classifier(network: Network, environments: Environments, rows: Sequence[Tensor]) -> None:
-    """Replaces the classifier by the best linear one on the features of these rows of each training domain."""
+def fit_classifier(
+    network: Network, environments: Environments, rows: Sequence[Tensor], *, given_features: bool = False
+) -> None:
+    """Replaces the classifier by the best linear one on the features of these rows of each training domain.
+
+    With `given_features` the environments hold features in place of images.
+    """
     network.to(environments.device)
     everything = torch.cat(list(rows)).to(environments.device)
     features, labels = [], []
     with evaluating(network):
         for images, y in chunks(environments, everything, chunk_size(environments)):
-            features.append(network.represent(environments.normalise(images)).double())
+            x = environments.normalise(images)
+            features.append((x if given_features else network.represent(x)).double())
             labels.append(y)
     z = torch.cat(features)
     mean, std = z.mean(0), z.std(0, unbiased=False)

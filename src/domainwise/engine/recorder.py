@@ -91,7 +91,7 @@ class Recorder:
         run, status = self.session.run, replace(status, **self._provenance())
         done = status.status == "done"
         best, averaged = self.best.saved if done else None, self._averaged() if done else None
-        self.folder.finish(status, self.session.algorithm.state_dict(), best, averaged)
+        self.folder.finish(status, self.session.algorithm.state_dict(), best, averaged, self.session.frozen)
         self.trackers.end(status)
         log.info("%s (%s): %s", run, run.id, f"{status.status} {status.reason}".strip())
         self.folder.release_locks()

@@ -21,6 +21,7 @@ from domainwise.engine.averaging import WeightAverage
 from domainwise.engine.batch_norm import BATCHES
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.ranks import Ranks
+from domainwise.engine.frozen_features import trains_on_features
 from domainwise.engine.optimisation import LearningRates, clip_gradients
 from domainwise.engine.probe_start import fit_classifier
 from domainwise.engine.swad import SwadAverage
@@ -36,6 +37,7 @@ class Session:
     batches, so their results are paired. With the run's `shared_start` all draws have the initial weights of draw 0.
     `execution` defines how steps run; by default the fastest way on the device.
     A session that is `resumed` will load a state: it does not compute the weights that a training starts from.
+    `features` are the data as features that were computed beforehand, where the run can use them.
     """
 
     def __init__(
@@ -47,26 +49,31 @@ class Session:
         *,
         execution: Execution | None = None,
         resumed: bool = False,
+        features: Environments | None = None,
     ) -> None:
         self.run, self.device = run, device
         keys, start = stream_keys(run), stream_keys(replace(run, draw=0) if run.shared_start else run)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-        self.environments = environments.standardised(torch.cat(rows)).to(device)
-        probed = run.start == "probe" and not resumed
+        inputs = environments.standardised(torch.cat(rows)).to(device)
+        given = features.to(device) if features is not None else None
+        self.environments = inputs if given is None or not trains_on_features(run) else given
+        probe = partial(fit_classifier, environments=given or inputs, rows=rows, given_features=given is not None)
         torch.manual_seed(seeds.seed("weights", *start))
         self.algorithm = make_algorithm(
             run.algorithm,
             run.network,
             run.hparams,
-            self.environments.preprocessing,
+            inputs.preprocessing,
             [len(part) for part in rows],
             run.precision,
             noise=seeds.generator("noise", *keys, device=device),
             weights=run.weights,
             data_root=data_root,
             freeze=run.freeze,
-            start=partial(fit_classifier, environments=self.environments, rows=rows) if probed else None,
+            start=probe if run.start == "probe" and not resumed else None,
         )
+        if self.environments is given:
+            self.algorithm.network.given_features = True
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
@@ -106,6 +113,12 @@ class Session:
         self.loss_sum += self.algorithm.step(*self.batches.current())
         if self.average is not None:
             self.average.update()
+
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the weights that do not change."""
+        frozen = bool(self.run.freeze)
+        return [name for name in self.algorithm.state_dict() if frozen and name.startswith("network.features.")]
 
     def take_training_loss(self) -> float:
         """The mean loss of the steps since the last call; NaN or infinite if one of them was."""

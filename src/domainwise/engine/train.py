@@ -26,6 +26,7 @@ from domainwise.engine.due_evaluations import DueEvaluations
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.isolation import RunContext, isolated
 from domainwise.engine.execution.ranks import Ranks, SharedRunFolder, join_ranks
+from domainwise.engine.frozen_features import frozen_features
 from domainwise.engine.interrupt import Interruption
 from domainwise.engine.recorder import Recorder
 from domainwise.engine.session import Session
@@ -192,6 +193,7 @@ def training(
         data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
         for domain in run.domains:
             data.split(domain, run.trial, run.held_out_of(domain))  # raises if the domain is absent or too small
+        features = frozen_features(run, data, ranks.device, data_root)
     parent = ranks.on_rank_zero(partial(files.writable_folder, Path(out)))
     folder = SharedRunFolder(RunFolder(parent, run), ranks)
     folder.create()
@@ -199,7 +201,7 @@ def training(
     available = torch.get_num_threads()  # outside of the run's context: one in a worker of a sweep
 
     def start(resumed: bool) -> Session:
-        session = Session(run, data, ranks.device, data_root, execution=execution, resumed=resumed)
+        session = Session(run, data, ranks.device, data_root, execution=execution, resumed=resumed, features=features)
         parameters = sum(parameter.numel() for parameter in session.algorithm.parameters())
         if session.device.type == "cpu" and available > run.threads and parameters >= LARGE:
             _mention_threads(run.threads, available)

@@ -174,6 +174,7 @@ class AdaptedModel(Model):
         self.model, self.method, self.settings = model, method, settings
         self.card, self.preprocessing = model.card, model.preprocessing
         self.trained_on, self.reference = model.trained_on, model.reference
+        self.outcomes = {}  # thresholds of the model do not hold for what it becomes
         self.reset()
 
     def reset(self) -> None:
@@ -196,7 +197,7 @@ class AdaptedModel(Model):
         return BATCH
 
     def probabilities(self, inputs: Tensor, domain: str | None = None) -> Tensor:
-        """Probabilities of raw inputs, to which it adapts; a training domain makes no difference."""
+        """Probabilities of raw inputs, to which it adapts; not calibrated. A training domain makes no difference."""
         del domain
         return self._each(inputs, lambda x: self.adaptation(x).softmax(1), len(self.classes))
 

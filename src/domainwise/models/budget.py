@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core import files
+from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted, duration
+from domainwise.engine.devices import pick_device
 from domainwise.nets.weights import planned
 from domainwise.sweeps.estimate import StepTimes
 from domainwise.sweeps.events import Settings
@@ -23,6 +25,10 @@ from domainwise.sweeps.plan import Plan
 
 STORED = "budget.json"
 """The choices made for a folder of runs, by what was asked for."""
+CANDIDATES = TRIALS = 3
+"""Of a comparison whose user has not set them."""
+CPU_BUDGET = "30m"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 QUICK_NETWORK = "small-cnn"
 LEVELS = (
     (None, None, Fraction(1)),
@@ -51,13 +57,28 @@ class Budgeted:
             files.write(files.writable_folder(out, "runs") / STORED, text)
 
 
+def parse_budget(text: str, device: str) -> float | None:
+    """ "45m" -> 2700.0 seconds; "none" -> None, and so "auto" on a GPU."""
+    if text == "auto":
+        text = CPU_BUDGET if pick_device(device).type == "cpu" else "none"
+    if text == "none":
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or len(number) > 6 or unit not in UNITS or int(number) == 0:
+        reason = f"{text[:40]!r} is no budget: give a number and a unit, e.g. 45m, 8h or 2d; or none, or auto"
+        raise UserError(reason, argument="budget")
+    return float(int(number) * UNITS[unit])
+
+
 def within_budget(
-    plan: Plan, settings: Settings, budget: float, *, workers: int | None = None, keep: Collection[str] = ()
+    plan: Plan, settings: Settings, budget: float | None, *, workers: int | None = None, keep: Collection[str] = ()
 ) -> Budgeted:
-    """The plan, or a smaller one that takes about `budget` seconds here.
+    """The plan, or a smaller one that takes about `budget` seconds here; None is no limit.
 
     `keep` names what the user has set: "candidates", "trials", "steps", "network".
     """
+    if budget is None:
+        return Budgeted(plan, "")
     asked = _identity(plan, budget, workers, keep)
     if (choice := _stored(settings.out).get(asked)) is not None:
         *numbers, reduction = choice

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive, check, checksum, parse_any
+from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
 from domainwise.protocol.spaces import HParams
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Card:
     training: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     members: tuple[HParams, ...] = ()  # the hyper-parameters of each model of an ensemble; empty for a single model
+    calibration: Calibration | None = None
 
     @property
     def preprocessing(self) -> "Preprocessing":
@@ -52,6 +54,8 @@ class Card:
         content = {"format": FORMAT, **asdict(self), "files": dict(digests)}
         if not self.members:
             del content["members"]  # which earlier versions do not know
+        if self.calibration is None:
+            del content["calibration"]  # a model that has one gives other probabilities: earlier versions refuse it
         return json.dumps({**content, "checksum": checksum(content)}, indent=1).encode()
 
     @classmethod
@@ -76,6 +80,8 @@ class Card:
             return f"an input of shape {list(self.shape)}"
         if not len(self.mean) == len(self.std) == self.shape[0] or min(self.std) <= 0:
             return "mean and std"
+        if self.calibration is not None and not LOWEST <= self.calibration.temperature <= HIGHEST:
+            return f"a temperature of {self.calibration.temperature:g}"
         return "" if self.domains and self.classes else "no domains or no classes"
 
 

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
+from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
 from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
@@ -40,9 +41,11 @@ class Comparison(Tabular):
     over_average: Mapping[str, Difference] = field(default_factory=dict)
     """{method: its difference to the averaged weights of the baseline}."""
     averaged_baseline: str = ""
+    reduced: str = ""
+    """What was left out to fit a budget of time, in words."""
 
     def as_table(self) -> Table:
-        return replace(self.table.as_table(), notes=(self.sentence,))
+        return replace(self.table.as_table(), notes=tuple(filter(None, (self.sentence, self.reduced))))
 
     def to_records(self) -> list[dict[str, Any]]:
         return self.table.to_records()
@@ -107,6 +110,7 @@ class Comparison(Tabular):
             "steps": chosen.steps,
             "candidate": chosen.number,
             "table": self.table.as_json(),
+            "reduced": self.reduced,
         }
 
 
@@ -114,31 +118,42 @@ def compare(
     environments: Environments | Path | str,
     algorithms: str | Sequence[str] = ("ERM", "CORAL", "DAT"),
     *,
-    candidates: int = 3,
-    trials: int = 3,
+    candidates: int | None = None,
+    trials: int | None = None,
     test_domains: Sequence[str | int] | str | int = (),
     workers: int | None = None,
     device: str = "auto",
     out: Path | str | None = None,
     data_root: Path | None = None,
     progress: Callable[[Event], None] = lambda _: None,
+    budget: str = "none",
     **options: Unpack[TrainingKeywords],
 ) -> Comparison:
     """Trains every method with each domain left out in turn, and says which one to ship.
 
-    The search is that of `tune`, whose arguments these are. `out` is the folder of the runs; the same call continues.
-    Every training also averages its weights (`average`, by default "sma"; "none" turns it off).
+    The search is that of `tune`, whose arguments these are, with 3 candidates and 3 trials unless others are given.
+    `out` is the folder of the runs; the same call continues. Every training also averages its weights (`average`, by
+    default "sma"; "none" turns it off). A `budget` such as "45m" or "8h" is kept by fewer candidates, steps and trials
+    than planned, but for those given here (`reduced` of the result says which); "auto" is 30 minutes on a CPU.
     """
+    network = options.get("network") or options.get("weights")
+    given = {"candidates": candidates, "trials": trials, "steps": options.get("steps"), "network": network}
+    keep = [name for name, value in given.items() if value]
+    seconds = parse_budget(budget, device)
     options.setdefault("average", AVERAGE)
     training = training_options(device, data_root, **options)
+    numbers = CANDIDATES if candidates is None else candidates, TRIALS if trials is None else trials
     with records_folder(out) as folder:
-        plan = plan_candidates(environments, algorithms, training, candidates, trials, test_domains, folder)
-        train_candidates(plan, Settings(folder, device, data_root, retry=True), workers, progress)
-        return comparison(plan, folder)
+        settings = Settings(folder, device, data_root, retry=True)
+        plan = plan_candidates(environments, algorithms, training, *numbers, test_domains, folder)
+        budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
+        budgeted.store(folder)
+        train_candidates(budgeted.plan, settings, workers, progress)
+        return comparison(budgeted.plan, folder, budgeted.reduction)
 
 
-def comparison(plan: Plan, out: Path) -> Comparison:
-    """From the records of a search."""
+def comparison(plan: Plan, out: Path, reduced: str = "") -> Comparison:
+    """From the records of a search; `reduced` says what a budget left out of it."""
     tuning = choose(plan, out)
     runs = plan.runs()
     scores = selected(finished_curves(runs, out), RULE)
@@ -150,7 +165,7 @@ def comparison(plan: Plan, out: Path) -> Comparison:
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     table = replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate")
     averaged = Method(baseline, average=plan.options.average)
-    return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1), str(averaged))
+    return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1), str(averaged), reduced)
 
 
 def _over_average(methods: Scores, averaged: Method, comparisons: int) -> dict[str, Difference]:

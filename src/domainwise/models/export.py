@@ -53,13 +53,14 @@ class Graph(nn.Module):
         super().__init__()
         self.card = model.card
         self.algorithm = model.algorithm
+        self.temperature = model.temperature
         self.preprocessing = model.preprocessing.to(torch.float32)
         self.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.eval()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.algorithm.predict(self.preprocessing.normalise(inputs))
-        return logits, logits.softmax(1)
+        return logits, (logits / self.temperature).softmax(1)
 
     @property
     def input_name(self) -> str:
@@ -86,7 +87,8 @@ class Graph(nn.Module):
         facts = {"algorithm": self.card.algorithm, "network": self.card.network}
         return {
             "input": how,
-            "output": "logits and probabilities [N, classes]",
+            "output": "logits and probabilities [N, classes]: softmax(logits / temperature)",
+            "temperature": repr(self.temperature),
             "classes": json.dumps(self.card.classes),
             **facts,
             **{f"version of {name}": version for name, version in self.card.versions.items()},

@@ -17,10 +17,10 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
+from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
-from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.protocol.options import TrainingKeywords

@@ -17,15 +17,17 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
+from domainwise.data.fingerprints import fingerprints
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.models.card import Card
+from domainwise.models.decisions import abstain_threshold, class_set, sets_threshold
 from domainwise.models.evaluation import DomainScore, Evaluation
-from domainwise.models.fingerprints import fingerprints
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
 from domainwise.protocol.averages import AveragedSteps
+from domainwise.protocol.calibration import Outcomes
 from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
@@ -56,8 +58,10 @@ class Model:
         reference: StateDict = MappingProxyType({}),
         device: str = "auto",
         trained_on: Tensor | None = None,
+        outcomes: Mapping[str, Outcomes] = MappingProxyType({}),
     ) -> None:
         self.card = card
+        self.outcomes = dict(outcomes)  # of the calibration domains; empty where the model is not calibrated
         self.trained_on = trained_on  # fingerprints of all training samples; None where a model keeps none
         self.reference = {domain: reference[domain] for domain in card.domains if domain in reference}
         self.preprocessing = card.preprocessing.to(pick_device(device))
@@ -92,6 +96,16 @@ class Model:
         return describe_estimate(self.card.training.get("unseen"))
 
     @property
+    def temperature(self) -> float:
+        """By which logits are divided; 1 where the model is not calibrated."""
+        return 1.0 if self.card.calibration is None else self.card.calibration.temperature
+
+    @property
+    def calibration(self) -> str:
+        """On what its probabilities are calibrated, in words."""
+        return "not calibrated" if self.card.calibration is None else str(self.card.calibration)
+
+    @property
     def device(self) -> torch.device:
         return self.preprocessing.mean.device
 
@@ -109,24 +123,38 @@ class Model:
     def batch_size(self) -> int:
         return int(self.algorithm.hparams["batch_size"]) if self.batch_dependent else BATCH
 
-    def predict(self, images: Any, *, domain: str | None = None) -> npt.NDArray[np.str_]:
-        """The class names, one per input.
+    def predict(self, images: Any, *, domain: str | None = None, abstain: str = "") -> npt.NDArray[Any]:
+        """The class names, one per input; with `abstain` ("coverage=0.9", "risk=0.05"), None for "I don't know".
 
         Inputs are uint8 arrays [N, C, H, W] of the training shape, image files or Pillow images (of any size), or float
         vectors [N, D]. `domain` names the training domain they all come from, if they do; only MTL uses it.
         """
-        return np.asarray(self.classes)[self.predict_proba(images, domain=domain).argmax(1)]
+        threshold = abstain_threshold(self, abstain) if abstain else None
+        p = self.predict_proba(images, domain=domain)
+        names = np.asarray(self.classes)[p.argmax(1)]
+        if threshold is None:
+            return names
+        answers = names.astype(object)
+        answers[p.max(1) < threshold] = None
+        return answers
+
+    def predict_sets(self, images: Any, level: float = 0.9, *, domain: str | None = None) -> list[tuple[str, ...]]:
+        """Conformal sets: the classes of every input, the most likely first; see `protocol.calibration`."""
+        threshold = sets_threshold(self, level)
+        return [class_set(self.classes, row, threshold) for row in self.predict_proba(images, domain=domain).tolist()]
 
     def predict_proba(self, images: Any, *, domain: str | None = None) -> npt.NDArray[np.float32]:
         """Probabilities [N, classes], in the order of `classes`."""
         return self.probabilities(as_inputs(images, self.preprocessing), domain).cpu().numpy()
 
     def probabilities(self, inputs: Tensor, domain: str | None = None) -> Tensor:
-        """Probabilities of raw inputs, as a tensor on the model's device."""
+        """Calibrated probabilities of raw inputs, as a tensor on the model's device."""
         if domain is not None and domain not in self.domains:
             raise UserError(f"domain {domain!r} was not trained on (those were: {', '.join(self.domains)})")
         number = None if domain is None else self.domains.index(domain)
-        return self._each(inputs, lambda x: self.algorithm.predict(x, number).softmax(1), len(self.classes))
+        return self._each(
+            inputs, lambda x: (self.algorithm.predict(x, number) / self.temperature).softmax(1), len(self.classes)
+        )
 
     def features(self, images: Any) -> npt.NDArray[np.float32]:
         """The features that the classifier reads, [N, features]."""
@@ -210,7 +238,7 @@ class Model:
 
     def __reduce__(self) -> Any:
         weights = {name: tensor.cpu() for name, tensor in self.algorithm.state_dict().items()}
-        return type(self), (self.card, weights, self.reference, self.device.type, self.trained_on)
+        return type(self), (self.card, weights, self.reference, self.device.type, self.trained_on, self.outcomes)
 
     def __repr__(self) -> str:
         made = f"{self.card.algorithm} {self.card.network}, {counted(len(self.classes), 'class')}"

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from domainwise.core.errors import UserError
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
+from domainwise.models.calibrate import calibrated, unseen_logits
 from domainwise.models.fit import fit, records_folder
 from domainwise.models.model import Model
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, ranked_candidates, train_candidates
@@ -142,6 +143,13 @@ def refitted(plan: Plan, runs: Path, best: Candidate, data: Environments | Path 
         "steps_chosen_by": "domains left out have chosen the number of steps",
     }
     model.card = replace(model.card, training={**model.card.training, **evidence})
+    same = [run for run in plan.runs() if (run.algorithm, run.draw, run.trial) == (best.algorithm, best.number, 0)]
+    left_out = [RunFolder(runs, run) for run in same if len(run.test_domains) == 1]
+    if left_out:
+        known = data if isinstance(data, Environments) else None
+        where = {name: arguments[name] for name in ("device", "data_root") if name in arguments}
+        saved = "averaged" if best.average else "best"
+        model = calibrated(model, unseen_logits(left_out, saved, environments=known, **where), "unseen")
     if arguments.get("out") is not None:
         model.save(arguments["out"])
     return model

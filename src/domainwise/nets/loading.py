@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from domainwise.core.errors import UserError
 from domainwise.core.weights_file import load_weights
 from domainwise.nets.weights import locate
+from domainwise.protocol.run_folder import FROZEN
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 OPTIONAL = "num_batches_tracked"
@@ -31,7 +32,7 @@ def read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: weights are read from files ending in {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".safetensors":
-            return load_weights(path, "give another file")
+            return load_weights(path, "give another file", folder=path.parent.parent / FROZEN)
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(

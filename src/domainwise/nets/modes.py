@@ -24,8 +24,12 @@ def declares_per_sample(features: nn.Module) -> bool:
 
 def is_per_sample(features: nn.Module) -> bool:
     """Whether the features of a sample depend on it alone: the network declares it, and no BatchNorm trains."""
-    learning = any(isinstance(module, _BatchNorm) and module.training for module in features.modules())
-    return declares_per_sample(features) and not learning
+    return declares_per_sample(features) and not has_live_batch_norm(features)
+
+
+def has_live_batch_norm(network: nn.Module) -> bool:
+    """Whether a BatchNorm of it is in training mode and normalises by the batch; a frozen one never does."""
+    return any(isinstance(module, _BatchNorm) and module.training for module in network.modules())
 
 
 @contextmanager

@@ -53,6 +53,7 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(size, classes)
         self.frozen = False
+        self.given_features = False  # whether inputs are features that were computed beforehand
 
     def freeze_features(self) -> None:
         """From now on the features do not learn and are in eval mode, in training too."""
@@ -71,6 +72,9 @@ class Network(nn.Module):
 
     def represent(self, x: Tensor) -> Tensor:
         """Features [N, feature_size] of inputs [N, ...]."""
+        if self.given_features:
+            dropped: Tensor = self.dropout(x)
+            return dropped
         x = _channels_last(x)
         with self._cast(x):
             z: Tensor = self.dropout(self.features(x))

@@ -1,5 +1,7 @@
 """Feature networks for digits."""
 
+import math
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -117,3 +119,15 @@ class MLP(nn.Module):
 
     def _flat(self, x: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(x, 14).flatten(1) if self.image else x
+
+
+@network("linear")
+class Linear(nn.Flatten):
+    """No features of its own: a linear classifier on the inputs, for vectors such as features of another network."""
+
+    per_sample = True
+    compiles = False
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.out_features = math.prod(shape)

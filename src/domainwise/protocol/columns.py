@@ -12,6 +12,8 @@ from domainwise.protocol.metrics import FIELDS
 from domainwise.protocol.records import Record
 
 NAMES = tuple(field.name for field in fields(Record) if field.name != "average")
+PLACE = ("run", "step", "domain", "split")
+"""The first fields of every record; all others are numbers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def parse_columns(lines: str, run: str, wanted: Sequence[str] = FIELDS) -> Colum
     """
     try:
         return _parse(lines, run, wanted)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, IndexError):
         return None
 
 
@@ -56,66 +58,54 @@ def split_averaged(lines: str, average: str) -> tuple[str, str]:
 
 
 def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:
-    first = lines[: lines.index("\n")]
-    rows, width = lines.count("\n"), first.count(", ")
-    keys = json.loads(first)
-    names = tuple(name for name in NAMES if name in keys)
-    wanted = [name for name in wanted if name in keys]
-    words = lines[:-2].split(", ")
-    between_rows = f'}}\n{{"run": "{run}"'
-    starts = (between_rows[2:], *(f'"{name}": ' for name in names[1:]))
-    if len(words) != 1 + rows * width or len(starts) != width + 1 or not all(map(str.startswith, words, starts)):
+    start = f'{{"run": "{run}", "step": '
+    if not lines.startswith(start) or not lines.endswith("}\n"):
         return None
-    ends = "".join(words[width::width])
-    if not lines.endswith("}\n") or ends.count(between_rows) != rows - 1:
+    names = _numbers(lines[: lines.index("\n")])
+    rows = lines[len(start) : -2].split(f"}}\n{start}")
+    heads, _, values = zip(*(row.partition(f', "{names[0]}": ') for row in rows), strict=True)
+    steps, parts = _evaluations("\n".join(heads))
+    words = ", ".join(values).split(", ")
+    width, count = len(names), len(parts)
+    if len(words) != len(rows) * width:
         return None
-    joined = {name: "".join(words[names.index(name) :: width]) for name in names[4:]}
-    joined[names[-1]] = ends.replace(between_rows, "")
-    steps, domains, splits = words[1::width], words[2::width], words[3::width]
-    count = steps.count(steps[0])  # of parts, if all is regular
-    times = rows // count
-    parts = list(zip(domains[:count], splits[:count], strict=True))
-    numbers = _steps("".join(steps[::count]), times)
-    regular = (
-        len(set(parts)) == count
-        and domains == domains[:count] * times
-        and splits == splits[:count] * times
-        and all(steps[i::count] == steps[::count] for i in range(1, count))
-    )
-    columns = {name: np.array(list(map(float, _values(joined[name], name, rows)))) for name in wanted}
+
+    def column(name: str, start: int = 0, every: int = 1) -> list[float]:
+        """The values of every so many rows; a ValueError if one is called differently or is no number."""
+        at = names.index(name)
+        texts = words[start * width + at :: every * width]
+        return list(map(float, (text.removeprefix(f'"{name}": ') for text in texts) if at else texts))
+
+    columns = {name: np.array(column(name)).reshape(len(steps), count) for name in wanted if name in names}
     fractions = [column for name, column in columns.items() if name not in ("loss", "seconds")]
-    if not regular or not all(((column >= 0) & (column <= 1)).all() for column in fractions):
+    if not all(((column >= 0) & (column <= 1)).all() for column in fractions):
         return None
-    losses = None
-    if "training_loss" in joined:
-        losses = tuple(map(float, _values(joined["training_loss"], "training_loss", rows)[::count]))
-    return Columns(
-        numbers,
-        tuple((_text(domain, "domain"), _text(split, "split")) for domain, split in parts),
-        {name: column.reshape(times, count) for name, column in columns.items()},
-        float(joined["seconds"].rpartition(" ")[2]),
-        losses,
-    )
+    losses = tuple(column("training_loss", every=count)) if "training_loss" in names else None
+    return Columns(steps, parts, columns, column("seconds", start=len(rows) - 1)[0], losses)
 
 
-@lru_cache(maxsize=64)  # the runs of a sweep share them
-def _steps(joined: str, count: int) -> tuple[int, ...]:
-    numbers = tuple(map(int, _values(joined, "step", count)))
-    if numbers != tuple(sorted(set(numbers))):
-        raise ValueError("steps that do not increase")
-    return numbers
+def _numbers(line: str) -> tuple[str, ...]:
+    """The names of the numbers of a record; a ValueError if the line is none, or of averaged weights."""
+    row = json.loads(line, object_pairs_hook=tuple)
+    names = tuple(name for name, _ in row)
+    if names[: len(PLACE)] != PLACE or not set(names) <= set(NAMES) or len(set(names)) < len(names):
+        raise ValueError("not a record of the last weights")
+    return names[len(PLACE) :]
 
 
-@lru_cache(maxsize=1024)
-def _text(word: str, name: str) -> str:
-    (value,) = _values(word, name, 1)
-    text: str = json.loads(value)
-    return text
+@lru_cache(maxsize=128)  # the runs of a sweep share them
+def _evaluations(heads: str) -> tuple[tuple[int, ...], tuple[tuple[str, str], ...]]:
+    """(steps, domains and splits) of rows, from the part of each that says them, a line each.
 
-
-def _values(joined: str, name: str, rows: int) -> list[str]:
-    """The values of a field, from its words one after the other."""
-    before, *values = joined.split(f'"{name}": ')
-    if before or len(values) != rows:
-        raise ValueError(f"not a column of {name}")
-    return values
+    A ValueError unless the steps increase, and every step has the same domains and splits in the same order.
+    """
+    objects = heads.replace("\n", '}, {"step": ')
+    rows = json.loads(f'[{{"step": {objects}}}]', object_pairs_hook=tuple)
+    steps = tuple(dict.fromkeys(step for (_, step), *_ in rows))
+    parts = tuple(dict.fromkeys((domain, split) for _, (_, domain), (_, split) in rows))
+    regular = [(("step", step), ("domain", domain), ("split", split)) for step in steps for domain, split in parts]
+    whole = all(type(step) is int and step >= 0 for step in steps)
+    texts = all(isinstance(text, str) for part in parts for text in part)
+    if rows != regular or not whole or not texts or list(steps) != sorted(steps):
+        raise ValueError("not the evaluations of a training")
+    return steps, parts

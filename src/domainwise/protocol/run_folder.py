@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger(__name__)
+FROZEN = "frozen"
+"""The folder, beside those of the runs, of weights that several runs share and none changes."""
 ADVICE = "restore the file or delete its folder"
 LARGEST = 1 << 30
 """Bytes of a file of records."""
@@ -240,20 +243,23 @@ class RunFolder:
         model: "dict[str, Tensor]",
         best: "tuple[int, dict[str, Tensor]] | None" = None,
         averaged: "tuple[AveragedSteps, dict[str, Tensor]] | None" = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         """Saves the model (and the best and averaged weights, if there are any), then the status.
 
-        Then drops the checkpoint.
+        Then drops the checkpoint. The weights named in `frozen` are the same in all of them, and are saved once for all
+        runs that share them.
         """
-        save_weights(self.model_file, model)
+        save = partial(save_weights, shared=frozen, folder=self.path.parent / FROZEN)
+        save(self.model_file, model)
         if best is None:
             self.best_file.unlink(missing_ok=True)
         else:
-            save_weights(self.best_file, best[1], {"step": str(best[0])})
+            save(self.best_file, best[1], {"step": str(best[0])})
         if averaged is None:
             self.averaged_file.unlink(missing_ok=True)
         else:
-            save_weights(self.averaged_file, averaged[1], averaged[0].metadata())
+            save(self.averaged_file, averaged[1], averaged[0].metadata())
         self.append([status])
         self.checkpoint_file.unlink(missing_ok=True)
 
@@ -262,7 +268,7 @@ class RunFolder:
         if not self.best_file.is_file():
             return None
         advice = "delete it, and those of the last step are used"
-        tensors, step = load_weights(self.best_file, advice), read_metadata(self.best_file).get("step", "")
+        tensors, step = self._load(self.best_file, advice), read_metadata(self.best_file).get("step", "")
         if not str(step).isdecimal():
             raise UserError(f"{self.best_file} is damaged (it does not say its step): {advice}")
         return int(step), tensors
@@ -270,7 +276,7 @@ class RunFolder:
     def load_averaged(self) -> "tuple[AveragedSteps, dict[str, Tensor]]":
         """The averaged weights of a finished run that has an average, and what they are the average of."""
         advice = f"delete {self.path}, and train the run again"
-        tensors = load_weights(self.averaged_file, advice)
+        tensors = self._load(self.averaged_file, advice)
         steps = AveragedSteps.from_metadata(read_metadata(self.averaged_file))
         if steps is None:
             raise UserError(f"{self.averaged_file} is damaged (it does not say its steps): {advice}")
@@ -293,7 +299,10 @@ class RunFolder:
 
     def load_model(self) -> "dict[str, Tensor]":
         """The weights after the last step; records that were unpacked have none."""
-        return load_weights(self.model_file, f"delete {self.path}, and train the run again")
+        return self._load(self.model_file, f"delete {self.path}, and train the run again")
+
+    def _load(self, file: Path, advice: str) -> "dict[str, Tensor]":
+        return load_weights(file, advice, folder=self.path.parent / FROZEN)
 
 
 def _append(path: Path, rows: Iterable[Record | PenaltyRecord | Status]) -> None:

@@ -8,6 +8,7 @@ draw, as in DomainBed, then to the earliest step.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ class Curve:
         """Of a metric; empty where it was not recorded."""
         return self.accuracy if metric == ACCURACY else self.others.get(metric.field, {})
 
-    @property
+    @cached_property
     def method(self) -> Method:
         return Method.of(self.run, self.average)
 

@@ -94,6 +94,10 @@ class Collection(Tabular):
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; runs that leave out two domains serve as companions only."""
+        return dict(self._experiments)
+
+    @cached_property
+    def _experiments(self) -> dict[Experiment, list[Curve]]:
         grouped: dict[Experiment, list[Curve]] = {}
         for curve in with_companions(distinct(self.curves)):
             grouped.setdefault(experiment(curve.run), []).append(curve)
@@ -172,6 +176,8 @@ def with_companions(curves: Iterable[Curve]) -> list[Curve]:
         if is_companion(curve.run):
             for domain in curve.run.test_domains:
                 pairs.setdefault((*_drawn(curve), domain), []).append(curve)
+    if not pairs:
+        return curves
     result = []
     for curve in curves:
         if is_companion(curve.run):
@@ -224,6 +230,9 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if gc.get_freeze_count() == 0:  # together: what was read counts as old without being searched once
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -267,14 +267,19 @@ def _expressible(curve: Curve, order: Sequence[str]) -> bool:
 
 
 def _check_distinct(curves: Iterable[Curve]) -> None:
-    """DomainBed would mix searches that differ in network, steps, precision or seed only."""
+    """DomainBed would mix searches that differ in network, steps, precision or seed only.
+
+    Algorithms may differ in their steps: it tells them apart by name.
+    """
     first: dict[object, Run] = {}
     for curve in curves:
         run = curve.run
         table = first.setdefault(run.dataset, run)
         job = first.setdefault((run.dataset, curve.method, frozenset(run.test_domains), run.draw, run.trial), run)
-        if job is not run or experiment(table) != experiment(run):
-            other = job if job is not run else table
+        search = first.setdefault((run.dataset, curve.method), run)
+        alike = replace(experiment(table), steps=search.steps) == replace(experiment(run), steps=run.steps)
+        if job is not run or not alike:
+            other = job if job is not run else search if search is not run else table
             raise UserError(
                 f"DomainBed's format cannot distinguish run {run.id} from {other.id} (it lacks network, steps, "
                 "precision and seed): export each search from a folder of its own"

@@ -6,11 +6,14 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
@@ -26,6 +29,8 @@ from domainwise.protocol.selection import Curve, known_losses
 IDENTITY = re.compile("[0-9a-f]{16}")
 MANY = 3000
 """From this many runs on, helper processes save more time than their start takes."""
+CHUNK = 250
+"""So many runs are read at a time, by the helper that is free."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,32 @@ Found = list[tuple[str, RunRecords | UserError | None]]
 def read_all(paths: Sequence[str]) -> Found:
     """(path, what it holds or why it cannot be read) of every path; very many are divided among the cores."""
     if len(paths) < MANY:
-        return [(path, _tried(path)) for path in paths]
+        return _read_here(paths)
     from domainwise.data.images.parallel import cores
 
-    size = -(-len(paths) // cores())
-    parts = [paths[start : start + size] for start in range(0, len(paths), size)]
-    with ThreadPoolExecutor(len(parts)) as pool:
-        others = [pool.submit(_by_helper, part) for part in parts[1:]]
-        first = [(path, _tried(path)) for path in parts[0]]
-        return [*first, *(one for other in others for one in other.result())]
+    starts = range(0, len(paths), CHUNK)
+    waiting = deque(enumerate(paths[start : start + CHUNK] for start in starts))
+    found: dict[int, Found] = {}
+
+    def work(read: Callable[[Sequence[str]], Found]) -> None:
+        with suppress(IndexError):  # none is left
+            while True:
+                number, chunk = waiting.popleft()
+                found[number] = read(chunk)
+
+    with ThreadPoolExecutor(max(1, cores() - 1)) as pool:
+        try:
+            helpers = [pool.submit(_with_helper, work) for _ in range(cores() - 1)]
+            work(_read_here)
+        finally:
+            waiting.clear()
+        for helper in helpers:
+            helper.result()
+    return [one for number in sorted(found) for one in found[number]]
+
+
+def _read_here(paths: Sequence[str]) -> Found:
+    return [(path, _tried(path)) for path in paths]
 
 
 def _tried(path: str) -> RunRecords | UserError | None:
@@ -85,24 +107,38 @@ def _tried(path: str) -> RunRecords | UserError | None:
         return UserError(str(error))
 
 
-def _by_helper(paths: Sequence[str]) -> Found:
-    """Read by a process of its own, which imports no torch and needs no guarded `__main__`."""
+def _with_helper(work: Callable[[Callable[[Sequence[str]], Found]], None]) -> None:
+    """Works with a process of its own, which imports no torch and needs no guarded `__main__`."""
     package = str(Path(__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-c", f"from {__name__} import help_reading; help_reading()"]
-    done = subprocess.run(
-        command, input=pickle.dumps(list(paths)), stdout=subprocess.PIPE, env=environment, check=False
-    )
-    if done.returncode:
-        return [(path, _tried(path)) for path in paths]
-    return pickle.loads(done.stdout)
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with (
+        suppress(BrokenPipeError),
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=environment) as helper,
+    ):
+        work(partial(_by_helper, helper))
+
+
+def _by_helper(helper: "subprocess.Popen[bytes]", paths: Sequence[str]) -> Found:
+    """What the helper reads, or this process if the helper has died."""
+    assert helper.stdin and helper.stdout
+    try:
+        pickle.dump(list(paths), helper.stdin)
+        helper.stdin.flush()
+        return cast(Found, pickle.load(helper.stdout))
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return _read_here(paths)
 
 
 def help_reading() -> None:
-    """A helper's work: paths from standard input, what they hold to standard output."""
+    """A helper's work: lists of paths from standard input, what they hold to standard output."""
     gc.disable()
-    paths: list[str] = pickle.load(sys.stdin.buffer)
-    pickle.dump([(path, _tried(path)) for path in paths], sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    with suppress(EOFError):
+        while True:
+            paths: list[str] = pickle.load(sys.stdin.buffer)
+            pickle.dump(_read_here(paths), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+            sys.stdout.buffer.flush()
 
 
 def _folders(folder: Path) -> list[str]:

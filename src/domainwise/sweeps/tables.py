@@ -154,9 +154,12 @@ def table_of(
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
     bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric)
+    by_method: dict[Method, list[Curve]] = {}
+    for curve in group.curves:
+        by_method.setdefault(curve.method, []).append(curve)
     rows = []
     for row in bare.rows:
-        curves = [curve for curve in group.curves if curve.method == row.method]
+        curves = by_method[row.method]
         members = max(len(curve.run.members) for curve in curves)  # of soups and ensembles
         draws = max(members, *map(len, searches(curves).values()))
         trials = len({curve.run.trial for curve in curves})

@@ -49,6 +49,7 @@ LARGEST_RECORD = 1 << 30
 UNCHECKED = {"files", "bad"}
 """What record.json of an earlier version holds: no checksums."""
 ADVICE = "delete its folder"
+DECODING = "another process is decoding these images: waiting for it"
 WORTH_A_LINE = 10_000_000
 """Bytes of a new entry from which on it is said where it lies."""
 POPULATED_SHARE = 0.5
@@ -79,7 +80,7 @@ def decode(
     result = _open(entry, size, len(files))
     if result is None:
         _check_writable(collection)
-        with _locked(collection):
+        with locked(collection):
             result = _open(entry, size, len(files))  # another process may have built it meanwhile
             if result is None:
                 atomic_files.write(collection / SOURCE, os.fsencode(base))
@@ -123,7 +124,7 @@ def _check_writable(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(collection: Path) -> Iterator[None]:
+def locked(collection: Path, waiting: str = DECODING) -> Iterator[None]:
     """Waits until no other process builds in this folder, and keeps others out.
 
     On a file system without locks several may build, each in its own temporary folder; the first to finish wins.
@@ -132,7 +133,7 @@ def _locked(collection: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.warning("another process is decoding these images: waiting for it")
+            log.warning(waiting)
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
             yield

@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -188,8 +188,9 @@ class SharedRunFolder:
         model: dict[str, Tensor],
         best: tuple[int, dict[str, Tensor]] | None = None,
         averaged: tuple[AveragedSteps, dict[str, Tensor]] | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
-        self._write(self._folder.finish, status, model, best, averaged)
+        self._write(self._folder.finish, status, model, best, averaged, frozen)
 
     def release_locks(self) -> None:
         """Removes all locks of a run that has ended."""

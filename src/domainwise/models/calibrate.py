@@ -1,0 +1,151 @@
+"""calibrate: a temperature, and scores for thresholds, from domains that the predicting model had not seen.
+
+Runs that left a training domain out give logits on all its samples. The shipped model has seen these domains: what
+holds is a property of the models that left one out. Every sample counts once: of several trials the first is used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from domainwise.core.errors import UserError
+from domainwise.data.environments import Environments
+from domainwise.data.find import load_dataset
+from domainwise.data.streaming import chunks
+from domainwise.engine.evaluation import chunk_size
+from domainwise.engine.restore import finished, restore
+from domainwise.models.fingerprints import fingerprints
+from domainwise.models.model import Model
+from domainwise.protocol.calibration import Logits, Source, calibrate_logits
+from domainwise.protocol.run_folder import RunFolder
+from domainwise.protocol.runs import Run
+
+DIFFER = (
+    "train_domains",
+    "test_domains",
+    "draw",
+    "trial",
+    "evaluate_every",
+    "track",
+    "full_curves",
+    "early_stop",
+    "average",
+)
+"""What a run that left a domain out need not share with the model's."""
+
+
+def calibrate(
+    model: Model,
+    *,
+    sweep: Path | str | None = None,
+    data: Environments | Path | str | None = None,
+    device: str = "auto",
+    data_root: Path | None = None,
+) -> Model:
+    """The model with calibrated probabilities: from a sweep with its settings, or from labelled data.
+
+    Of data, domains that the model has not seen are used; without any, held-out images of its training domains, which
+    make it too confident on new ones.
+    """
+    if (sweep is None) == (data is None):
+        raise UserError("calibrate by a sweep that left domains out, or by labelled data: give one of them")
+    if sweep is not None:
+        return calibrated(
+            model, unseen_logits(matching_runs(model, Path(sweep)), _save(model), device, data_root), "unseen"
+        )
+    assert data is not None
+    environments = data if isinstance(data, Environments) else load_dataset(data, data_root, model.card.shape[-1])
+    return calibrated(model, *_labelled_logits(model, environments))
+
+
+def calibrated(model: Model, logits: Logits, source: Source) -> Model:
+    """A copy with the temperature that these logits give."""
+    calibration, outcomes = calibrate_logits(logits, source)
+    weights = {name: tensor.cpu() for name, tensor in model.algorithm.state_dict().items()}
+    card = replace(model.card, calibration=calibration)
+    return Model(card, weights, model.reference, model.device.type, model.trained_on, outcomes)
+
+
+def unseen_logits(
+    runs: Sequence[RunFolder],
+    save: str,
+    device: str = "auto",
+    data_root: Path | None = None,
+    environments: Environments | None = None,
+) -> Logits:
+    """Of every run, on all samples of the domain it left out."""
+    found = {}
+    for folder in runs:
+        trained = restore(folder.path, data_root=data_root, environments=environments, device=device, save=save)
+        environments, algorithm = trained.environments, trained.algorithm
+        domain = folder.run.test_domains[-1]
+        size = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else chunk_size(environments)
+        with torch.no_grad():
+            both = [
+                (algorithm.predict(environments.normalise(images)).float().cpu(), labels.cpu())
+                for images, labels in chunks(environments, environments.rows(domain).to(environments.device), size)
+            ]
+        found[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
+    return found  # type: ignore[return-value]
+
+
+def _save(model: Model) -> str:
+    """Which weights of a run correspond to the model's."""
+    weights = model.card.training.get("weights") or {}
+    return "averaged" if weights.get("averaged") else "best" if weights.get("selected") else "last"
+
+
+def matching_runs(model: Model, folder: Path) -> list[RunFolder]:
+    """For each training domain, the run of a sweep with the model's settings that left it out."""
+    described = model.card.training.get("run")
+    if not described:
+        raise UserError("this model does not know its run: calibrate it by labelled data", argument="data")
+    settings = _settings(Run.from_description(described))
+    files = sorted(folder.glob("*/run.json"))
+    if not files:
+        raise UserError(f"{folder}: no runs there: give the folder of a sweep", argument="sweep")
+    runs = sorted((Run.read(file) for file in files), key=lambda run: (run.trial, run.draw, run.id))
+    found: dict[str, RunFolder] = {}
+    for run in runs:
+        if run.combination or not run.test_domains or _settings(run) != settings:
+            continue
+        domain = run.test_domains[-1]
+        if domain in model.domains and domain not in found and set(run.train_domains) <= set(model.domains):
+            found[domain] = finished(folder / run.id)
+    if missing := [domain for domain in model.domains if domain not in found]:
+        raise UserError(
+            f"{folder}: no run with the model's settings left {missing[0]} out and trained on its other domains alone",
+            argument="sweep",
+        )
+    return [found[domain] for domain in model.domains]
+
+
+def _settings(run: Run) -> dict[str, object]:
+    return {name: value for name, value in run.describe().items() if name not in DIFFER}
+
+
+def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Source]:
+    if model.trained_on is None:
+        raise UserError("this model keeps no fingerprints of its training samples: train it anew, or use a sweep")
+    if model.batch_dependent:
+        raise UserError(f"predictions of {model.card.algorithm} depend on their batch: calibrate it by a sweep")
+    if data.shape != model.card.shape or set(data.classes) - set(model.classes):
+        raise UserError(f"{data.name} has other classes or inputs of another shape than the model", argument="data")
+    numbers = np.array([model.classes.index(name) for name in data.classes])
+    unseen: dict[str, Any] = {}
+    held_out: dict[str, Any] = {}
+    for domain in data.domains:
+        rows = data.rows(domain)
+        new = ~torch.isin(fingerprints(data.images[rows]), model.trained_on)
+        is_unseen = domain not in model.domains and bool(new.all())
+        if bool(new.any()):
+            logits = model._each(data.images[rows[new]], model.algorithm.predict, len(model.classes))
+            labels = numbers[data.labels[rows[new]].numpy()]
+            (unseen if is_unseen else held_out)[domain] = (logits.cpu().double().numpy(), labels)
+    if not unseen and not held_out:
+        raise UserError(f"{data.name} holds only samples that the model was trained on", argument="data")
+    return (unseen, "unseen") if unseen else (held_out, "held-out")

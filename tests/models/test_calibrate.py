@@ -1,0 +1,111 @@
+"""A calibrated model: its folder, its probabilities, its refusals, and its README."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import domainwise as dw
+from domainwise.cli import main
+from domainwise.core.errors import UserError
+from domainwise.models.calibrate import calibrate
+from domainwise.models.readme import escaped
+
+OPTIONS = {"steps": 11, "hparams": {"batch_size": 8}, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def table() -> dw.Environments:
+    random = np.random.default_rng(0)
+    rows = {}
+    for name, offset in (("north", 0.0), ("<b>|east", 1.0), ("west", -1.0)):
+        y = random.integers(0, 3, 90)
+        x = random.normal(size=(90, 4)) + offset
+        x[:, 0] += 2 * y
+        rows[name] = (x.astype(np.float32), y)
+    return dw.Environments.from_arrays(rows, name="t", classes=("a", "b", "[x](javascript:1)"))
+
+
+@pytest.fixture(scope="module")
+def model(table: dw.Environments) -> dw.Model:
+    return dw.fit(table, "ERM", **OPTIONS)
+
+
+def test_a_calibrated_model_is_saved_and_its_argmax_stays(
+    table: dw.Environments, model: dw.Model, tmp_path: Path
+) -> None:
+    made = calibrate(model, data=table)
+    assert made.card.calibration is not None and made.card.calibration.source == "held-out"
+    assert "too confident on new domains" in made.calibration and made.temperature != 1.0
+    made.save(tmp_path / "m")
+    again = dw.load_model(tmp_path / "m", device="cpu")
+    before, after = model.predict_proba(table.images), again.predict_proba(table.images)
+    assert (before.argmax(1) == after.argmax(1)).all() and not np.allclose(before, after)
+    np.testing.assert_array_equal(after, made.predict_proba(table.images))
+    kept = again.predict(table.images, abstain="coverage=0.5")
+    assert None in kept and {name for name in kept if name} <= set(table.classes)
+    assert all(1 <= len(one) <= 3 for one in again.predict_sets(table.images, 0.9))
+    (tmp_path / "m" / "calibration.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"calibration.safetensors is damaged"):
+        dw.load_model(tmp_path / "m")
+
+
+def test_unseen_domains_of_data_are_preferred(table: dw.Environments) -> None:
+    model = dw.fit(table, "ERM", test_domains=["west"], **OPTIONS)
+    made = calibrate(model, data=table)
+    assert made.card.calibration is not None
+    assert made.card.calibration.source == "unseen" and list(made.card.calibration.domains) == ["west"]
+
+
+def test_a_folder_without_calibration_is_as_before(table: dw.Environments, model: dw.Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    assert "calibration" not in json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "README.md").unlink()
+    loaded = dw.load_model(tmp_path, device="cpu")
+    assert loaded.temperature == 1.0
+    with pytest.raises(UserError, match="not calibrated"):
+        loaded.predict(table.images[:2], abstain="risk=0.05")
+
+
+def test_readme_escapes_names_and_keeps_edits(model: dw.Model, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    file = tmp_path / "README.md"
+    text = file.read_text()
+    assert text.startswith("---\nlibrary_name: domainwise\n")
+    assert "<b>" not in text and "[x](" not in text and r"&lt;b&gt;\|east" in text
+    assert "\n" not in escaped("a\nb") and escaped("<script>") == "&lt;script&gt;"
+    model.save(tmp_path)
+    assert file.read_text() == text
+    file.write_text(f"{text}Mine.")
+    model.save(tmp_path)
+    assert file.read_text().endswith("Mine.")
+
+
+def test_exported_probabilities_are_calibrated(table: dw.Environments, model: dw.Model, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    made = calibrate(model, data=table)
+    session = onnxruntime.InferenceSession(str(made.export(tmp_path / "m.onnx")))
+    rows = np.asarray(table.images[:7], np.float32)
+    (found,) = session.run(["probabilities"], {"rows": rows})
+    np.testing.assert_allclose(found, made.predict_proba(rows), atol=1e-4)
+
+
+def test_a_search_calibrates_its_model(table: dw.Environments, tmp_path: Path) -> None:
+    found = dw.tune(table, "ERM", candidates=1, workers=1, refit=True, evaluate_every=10, out=tmp_path, **OPTIONS).model
+    assert found is not None and found.card.calibration is not None
+    assert found.card.calibration.source == "unseen" and dict(found.card.calibration.domains) == dict(table.sizes)
+    assert dw.load_model(tmp_path, device="cpu").temperature == found.temperature
+
+
+@pytest.mark.parametrize("wrong", ["abstain=risk=2", "abstain=often", "sets=1", "sets=x", "abstain=coverage=nan"])
+def test_wrong_levels_are_one_line(
+    wrong: str, table: dw.Environments, model: dw.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrate(model, data=table).save(tmp_path)
+    (tmp_path / "a.png").touch()
+    name, _, value = wrong.partition("=")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(tmp_path), str(tmp_path / "a.png"), f"--{name}", value])
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 2 and "\n" not in error and f"--{name}" in error
