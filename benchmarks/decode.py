@@ -58,7 +58,7 @@ def _helpers_seconds() -> float:
 
 def measure(folder: Path, size: int) -> dict[str, float]:
     found = scan(folder)
-    files = found.files[:: max(1, len(found.files) // SAMPLE)]
+    files = [Path(file) for file in found.files[:: max(1, len(found.files) // SAMPLE)]]
     one_core = len(files) / seconds(lambda: plain(files, size))
     before = _helpers_seconds()
     build = seconds(lambda: image_folder(folder).load(image_size=size))

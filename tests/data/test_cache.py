@@ -247,8 +247,8 @@ def test_an_image_that_crashes_its_decoder_is_named(tmp_path: Path, monkeypatch:
     program.write_text(
         f"import os, sys; sys.argv = {[decoding.__file__]!r}\n"
         f"source = open({decoding.__file__!r}).read()\n"
-        "source = source.replace('def read(file', 'def read(file, size):\\n"
-        '    if "0017" in str(file): os.abort()\\n    return whole(file, size)\\n\\ndef whole(file\')\n'
+        "source = source.replace('def read(', 'def read(file, size, **further):\\n"
+        '    if "0017" in str(file): os.abort()\\n    return whole(file, size, **further)\\n\\ndef whole(\')\n'
         "exec(compile(source, 'fragile', 'exec'))\n"
     )
     monkeypatch.setattr(decoding, "__file__", str(program))

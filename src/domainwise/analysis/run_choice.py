@@ -11,6 +11,7 @@ from domainwise.core.phrasing import counted
 from domainwise.data.find import find_dataset
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
+from domainwise.protocol.reading import Reading
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Column, Curve, Search, searches, select
 from domainwise.sweeps.collection import collect
@@ -107,6 +108,9 @@ def _is_unchanged(dataset: str) -> bool:
     """Whether a folder of images is as it was when its runs were made; other datasets do not change."""
     folder = FOLDER.fullmatch(dataset)
     try:
-        return folder is None or find_dataset(folder["path"], skip_bad=bool(folder["skipping"])).name == dataset
+        if folder is None:
+            return True
+        reading = Reading.parse(folder["reading"] or "")
+        return find_dataset(folder["path"], skip_bad=bool(folder["skipping"]), reading=reading).name == dataset
     except UserError:
         return False

@@ -1,6 +1,6 @@
 """The names of datasets in tables and pages, and which dataset a user means by a name.
 
-A folder of images goes by its name; where its images changed between runs it is several datasets of that name.
+A folder or table of images goes by its name; where its images changed between runs it is several datasets of that name.
 """
 
 import re
@@ -9,8 +9,11 @@ from pathlib import Path
 
 from domainwise.core.errors import unknown
 
-FOLDER = re.compile(r"(?P<path>/.*)#(?P<state>[0-9a-f]{16})(?P<skipping>,skip-bad)?", re.DOTALL)
-"""The name of a folder's dataset: where it lies, the state of its files, and whether bad images are left out."""
+FOLDER = re.compile(
+    r"(?P<path>/.*)#(?P<state>[0-9a-f]{16})(?P<skipping>,skip-bad)?(?P<reading>\?[\w%=&.+-]*)?", re.DOTALL | re.ASCII
+)
+"""The name of the dataset of a folder or table: where it lies, the state of its files, whether bad images are left out,
+and how it is read (`protocol.reading`)."""
 
 
 def title(name: str) -> str:

@@ -72,7 +72,7 @@ def folder_samples(check: Check, path: Path, most: int = 10) -> None:
 
 @in_style
 def _folder_rows(check: Check, most: int) -> Figure:
-    first: dict[tuple[str, str], Path] = {}
+    first: dict[tuple[str, str], Path | str] = {}
     for picture in check.facts:
         first.setdefault((picture.domain, picture.label), picture.file)
     domains, classes = check.folder.domains[:most], check.folder.classes[:most]

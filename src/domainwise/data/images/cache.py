@@ -38,6 +38,7 @@ from domainwise.core.parsing import Count, Longest, check, checksum, parse, read
 from domainwise.data.images import progress
 from domainwise.data.images.cache_folder import SOURCE, cache_root
 from domainwise.data.images.parallel import decode_all
+from domainwise.data.images.remote import Location, is_url, states
 
 log = logging.getLogger("domainwise")
 
@@ -65,18 +66,25 @@ class Decoded:
 
 
 def decode(
-    files: Sequence[Path], size: int, *, label: str = "images", which: str | None = None, cache: Path | None = None
+    files: Sequence[Location],
+    size: int,
+    *,
+    label: str = "images",
+    which: str | None = None,
+    cache: Path | None = None,
+    window: tuple[int, int] | None = None,
 ) -> Decoded:
     """Decodes image files, unless the cache has them; leaves out, but names, those that cannot be decoded.
 
     `which` identifies the collection: an entry replaces older ones of the same collection. By default it is the list of
-    files.
+    files. `window`: see `images.decode.read`.
     """
-    base = Path(os.path.commonpath([file.parent for file in files]))
+    base = common_folder(files)
     which = which or "\n".join(map(str, files))
     plain = re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII).strip("-.")[:40] or "images"
     collection = (cache or cache_root()) / f"{plain}-{_digest(which)[:12]}"
-    entry = collection / f"{size}-{fingerprint(files, base)}"
+    state = fingerprint(files, base)
+    entry = collection / f"{size}-{state if window is None else _digest(f'{state} {window}')[:16]}"
     result = _open(entry, size, len(files))
     if result is None:
         _check_writable(collection)
@@ -84,7 +92,7 @@ def decode(
             result = _open(entry, size, len(files))  # another process may have built it meanwhile
             if result is None:
                 atomic_files.write(collection / SOURCE, os.fsencode(base))
-                _build(entry, files, size, label)
+                _build(entry, files, size, label, window)
                 result = _open(entry, size, len(files))
     if result is None:
         raise UserError(f"the cache entry {entry} vanished as it was made: is another program cleaning that folder?")
@@ -93,7 +101,7 @@ def decode(
     return result
 
 
-def bad_images(files: Sequence[Path], bad: Mapping[int, str]) -> UserError:
+def bad_images(files: Sequence[Location], bad: Mapping[int, str]) -> UserError:
     """The error that names the first file that cannot be decoded, and what to do about all of them."""
     number, reason = next(iter(bad.items()))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
@@ -103,10 +111,19 @@ def bad_images(files: Sequence[Path], bad: Mapping[int, str]) -> UserError:
     )
 
 
-def fingerprint(files: Sequence[Path], base: Path) -> str:
+def common_folder(files: Sequence[Location]) -> Path:
+    """The deepest folder that holds all files of this machine."""
+    return Path(os.path.commonpath([file.parent for file in files if isinstance(file, Path)] or [Path("/")]))
+
+
+def fingerprint(files: Sequence[Location], base: Path) -> str:
     """A digest of the files' names below `base`, sizes and times."""
     lines = []
+    elsewhere = states([str(file) for file in files if is_url(file)])
     for file in files:
+        if not isinstance(file, Path):
+            lines.append(f"{file}\0{elsewhere.get(file)}")
+            continue
         facts = file.stat()
         lines.append(f"{str(file).removeprefix(str(base))}\0{facts.st_size}\0{facts.st_mtime_ns}")
     return _digest("\n".join(lines))[:16]
@@ -143,14 +160,15 @@ def locked(collection: Path, waiting: str = DECODING) -> Iterator[None]:
         yield
 
 
-def _build(entry: Path, files: Sequence[Path], size: int, label: str) -> None:
+def _build(entry: Path, files: Sequence[Location], size: int, label: str, window: tuple[int, int] | None) -> None:
     temporary = atomic_files.temporary_beside(entry)
     temporary.mkdir()
     try:
         out = temporary / "images.bin"
         _reserve(out, len(files) * 3 * size * size)
         bad = {}
-        for number, answer in decode_all(files, f"decoding {label} to {size} pixels, once", size=size, out=str(out)):
+        job = {"size": size, "out": str(out)} | ({} if window is None else {"window": window})
+        for number, answer in decode_all(files, f"decoding {label} to {size} pixels, once", **job):
             if "unwritten" in answer:
                 raise UserError(f"cannot write the decode cache to {entry.parent}: {answer['unwritten']}")
             if "bad" in answer:

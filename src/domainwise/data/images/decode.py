@@ -6,6 +6,7 @@ start in a moment.
 
 import base64
 import hashlib
+import io
 import json
 import os
 import sys
@@ -21,6 +22,8 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 Pixels = npt.NDArray[np.uint8]
+Window = tuple[int, int]
+"""The values of deep grey images that become black and white."""
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 """Suffixes of image files, in upper or lower case."""
@@ -43,40 +46,47 @@ class BadImage(Exception):
     """A file that cannot be decoded; the message is the reason."""
 
 
-def read(file: str | Path, width: int, height: int | None = None, mode: str = "RGB") -> Pixels:
-    """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing."""
+def read(
+    file: str | Path, width: int, height: int | None = None, mode: str = "RGB", window: Window | None = None
+) -> Pixels:
+    """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing.
+
+    With a `window` (low, high) a 16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8
+    bits are used.
+    """
     height = height or width
     at_least = DRAFT * max(width, height)
     with _as_bad_image():
-        image = _header(Path(file), at_least)
+        image = header(file, at_least)
         pixels = image.width * image.height
         with _room.take(pixels):
             image.load()
-            return to_pixels(_smaller(image, at_least) if pixels > ROOM else image, width, height, mode)
+            return to_pixels(_smaller(image, at_least) if pixels > ROOM else image, width, height, mode, window)
 
 
-def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB") -> Pixels:
+def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB", window: Window | None = None) -> Pixels:
     """A Pillow image as uint8 [C, height, width], in RGB or grey (mode "L")."""
     with _as_bad_image():
-        image = _upright_rgb(image)
+        image = _upright_rgb(image, window)
         image = image if image.mode == mode else image.convert(mode)
         image = image.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(image, np.uint8).reshape(height, width, -1)
         return pixels.transpose(2, 0, 1).copy()
 
 
-def facts(file: str | Path) -> dict[str, Any]:
+def facts(file: str | Path, window: Window | None = None) -> dict[str, Any]:
     """Decodes the image in full: its mode, size, whether EXIF rotates it, a digest of its pixels, and a thumbnail.
 
     The digest is of the decoded RGB pixels, so that it does not depend on the file format; the thumbnail is grey, for
     comparing images that differ a little. `largest` is the largest
-    value of a 16-bit grey image (else None): only the upper 8 bits are used, which makes 12-bit data nearly black.
+    value of a 16-bit grey image (else None): without a window only the upper 8 bits are used, which makes 12-bit data
+    nearly black.
     """
     with _as_bad_image():
-        image = _header(Path(file))
+        image = header(file)
         image.load()
         turned = image.getexif().get(ORIENTATION, 1) not in (0, 1)
-        pixels = _upright_rgb(image)
+        pixels = _upright_rgb(image, window)
         digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
         digest.update(pixels.tobytes())
         return {
@@ -134,14 +144,22 @@ class _Room:
 _room = _Room()
 
 
-def _header(file: Path, at_least: int | None = None) -> Image.Image:
-    """The first frame of a file, to be decoded."""
-    if not file.stat().st_size:
+def header(file: str | Path, at_least: int | None = None) -> Image.Image:
+    """The first frame of a file, to be decoded; a file at a URL is fetched."""
+    source: Path | io.BytesIO = io.BytesIO(_fetched(file)) if "://" in str(file) else Path(file)
+    if not (source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size):
         raise BadImage("the file is empty")
-    image: Image.Image = Image.open(file)
+    image: Image.Image = Image.open(source)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
     return image
+
+
+def _fetched(url: str | Path) -> bytes:
+    import fsspec
+
+    with fsspec.open(str(url), "rb") as file:
+        return bytes(file.read())
 
 
 def _smaller(image: Image.Image, at_least: int) -> Image.Image:
@@ -159,14 +177,14 @@ def _smaller(image: Image.Image, at_least: int) -> Image.Image:
     return image
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def _upright_rgb(image: Image.Image, window: Window | None = None) -> Image.Image:
     """Rotated according to EXIF, in RGB, with transparent pixels on white."""
     if image.getexif().get(ORIENTATION, 1) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise BadImage("floating-point pixels have no agreed range: save it with 8 bits per channel")
     if _is_sixteen_bit(image):
-        image = Image.fromarray((_sixteen_bits(image) >> 8).astype(np.uint8))
+        image = Image.fromarray(_eight_bits(_sixteen_bits(image), window))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -178,25 +196,33 @@ def _is_sixteen_bit(image: Image.Image) -> bool:
     return image.mode.startswith("I")
 
 
+def _eight_bits(values: npt.NDArray[np.int64], window: Window | None) -> Pixels:
+    if window is None:
+        return (values >> 8).astype(np.uint8)
+    low, high = window
+    return np.rint(255 * ((np.clip(values, low, high) - low) / (high - low))).astype(np.uint8)
+
+
 def _sixteen_bits(image: Image.Image) -> npt.NDArray[np.int64]:
     return np.clip(np.asarray(image, np.int64), 0, 65535)
 
 
 def work(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """One answer per file of a job {"files": [...]}: its facts, or {"bad": reason}.
+    """One answer per file of a job {"files": [...]}: its facts, or {"bad": reason}; a job may have a "window".
 
     A job {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]} writes the pixels to
     `out` instead; its answers are {}, {"bad": reason}, or {"unwritten": reason} if writing failed.
     """
     answers: list[dict[str, Any]] = []
+    window = job.get("window")
     for number, file in enumerate(job["files"]):
         try:
             if "out" in job:
-                pixels = read(file, job["size"])
+                pixels = read(file, job["size"], window=window)
                 _write_row(job["out"], job["rows"][number], pixels)
                 answers.append({})
             else:
-                answers.append(facts(file))
+                answers.append(facts(file, window))
         except BadImage as error:
             answers.append({"bad": str(error)})
         except OSError as error:

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from domainwise.data.images import decode, progress
+from domainwise.data.images.remote import Location
 
 CHUNK = 16
 """Files per job."""
@@ -25,7 +25,7 @@ FEW = 64
 Answer = dict[str, Any]
 
 
-def decode_all(files: Sequence[Path], description: str, **job: Any) -> Iterator[tuple[int, Answer]]:
+def decode_all(files: Sequence[Location], description: str, **job: Any) -> Iterator[tuple[int, Answer]]:
     """(number, answer) for every file in order: `decode.work` on all cores, which reports its progress."""
     chunks = [range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK)]
     jobs = [{**job, "files": [str(files[i]) for i in chunk], "rows": list(chunk)} for chunk in chunks]

@@ -174,7 +174,8 @@ class Check:
         }
 
     def _path(self, image: ImageFile) -> str:
-        return str(image.file.relative_to(self.folder.path))
+        inside = isinstance(image.file, Path) and image.file.is_relative_to(self.folder.path)
+        return str(Path(image.file).relative_to(self.folder.path) if inside else image.file)
 
 
 def check(path: Path) -> Check:

@@ -1,4 +1,4 @@
-"""A folder DIR/<domain>/<class>/*.jpg (or png, webp, ...) as a dataset.
+"""A folder DIR/<domain>/<class>/*.jpg (or png, webp, ...), or a table of image files, as a dataset.
 
 The dataset's name is the path and a fingerprint of the files, `/photos/animals#1f0c...`, so that equal runs mean equal
 data: after a change of the folder the same command plans a new run instead of reusing the old one, and an old run
@@ -7,9 +7,10 @@ refuses to continue on changed data.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
+from domainwise.data.images.remote import Location
 from domainwise.data.sources.image_files import labelled_images
 from domainwise.data.sources.left_out import LeftOut, hidden, printable
+from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.data.environments import Environments
@@ -30,20 +33,30 @@ LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image file, its domain and its class."""
+    """One image file, its domain and its class; from a table also its group, split and time in seconds."""
 
     domain: str
     label: str
-    file: Path
+    file: Location
+    group: str = ""
+    split: str = "train"
+    time: float | None = None
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The image files of a folder, sorted by domain and class, and what is left out."""
+    """The image files of a folder or table, one domain after another, and what is left out.
+
+    `absent` are rows of a table whose files are missing, `content` is the table's digest, `further` are notes on it.
+    """
 
     path: Path
     images: tuple[ImageFile, ...]
     left_out: LeftOut
+    reading: Reading = PLAIN
+    absent: tuple[ImageFile, ...] = ()
+    content: str = ""
+    further: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,23 +72,37 @@ class Folder:
         return tuple(sorted({image.label for image in self.images}))
 
     @property
-    def files(self) -> list[Path]:
+    def unseen(self) -> tuple[str, ...]:
+        """The domains of rows that are given as test."""
+        return tuple(dict.fromkeys(image.domain for image in self.images if image.split == "test"))
+
+    @property
+    def files(self) -> list[Location]:
         return [image.file for image in self.images]
 
     @property
     def state(self) -> str:
-        """Changes with any file's name, size or time."""
+        """Changes with any file's name, size or time, with the table and with how it is read."""
         from domainwise.data.images.cache import fingerprint
 
-        return fingerprint(self.files, self.path)
+        state = fingerprint(self.files, self.path)
+        if not self.content and self.reading == PLAIN:
+            return state
+        return hashlib.sha256(f"{state} {self.content} {self.reading}".encode()).hexdigest()[:16]
 
     def notes(self) -> list[str]:
         """A line for each kind of things that are left out."""
-        return [*self.left_out.lines(harmless=False), *self.left_out.lines(harmless=True)]
+        return [*self.left_out.lines(harmless=False), *self.left_out.lines(harmless=True), *self.further]
 
 
-def scan(path: Path) -> Folder:
-    """Lists the images of DIR/<domain>/<class>/, and everything else there as left out."""
+def scan(path: Path, reading: Reading = PLAIN) -> Folder:
+    """Lists the images of a table, or of DIR/<domain>/<class>/, and everything else there as left out."""
+    from domainwise.data.sources.manifest import metadata_of, scan_table
+    from domainwise.data.sources.table_files import is_table
+
+    table = path if is_table(path) else metadata_of(path, reading)
+    if table is not None:
+        return scan_table(table, reading)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: {LAYOUT}")
     images: list[ImageFile] = []
@@ -92,24 +119,45 @@ def scan(path: Path) -> Folder:
     if not images:
         found = left_out.lines(harmless=False)
         raise UserError("; ".join([f"no images found in {path}: {LAYOUT}", *found]))
-    return Folder(path, tuple(images), left_out)
+    if reading.columns or reading.root:
+        raise UserError(f"{path} is a folder, which has no columns and no root: name a table", argument="columns")
+    return Folder(path, tuple(images), left_out, reading)
+
+
+def scan_present(path: Path, reading: Reading, skip_bad: bool) -> Folder:
+    """The same, where all files of a table exist; those that are missing are left out if `skip_bad`."""
+    from domainwise.data.sources.manifest import without_absent
+
+    folder = scan(path, reading)
+    if folder.absent and not skip_bad:
+        more = f" (and {len(folder.absent) - 1} more)" if len(folder.absent) > 1 else ""
+        raise UserError(
+            f"{folder.path} lists {folder.absent[0].file}, which is no file{more}: mend it, or leave such rows out",
+            argument="skip_bad",
+        )
+    return without_absent(folder) if folder.absent else folder
 
 
 @dataclass(frozen=True)
 class _Loader:
-    """Loads a folder; if its files have changed since `state`, that is a UserError."""
+    """Loads a folder or table; if its files have changed since `state`, that is a UserError."""
 
     path: Path
     state: str
     skip_bad: bool
+    reading: Reading = PLAIN
 
     def __call__(self, _: Path, size: int) -> Environments:
-        from domainwise.data.images.cache import bad_images, decode
+        import torch
 
-        folder = scan(self.path)
+        from domainwise.data.images.cache import bad_images, decode
+        from domainwise.data.sources.bursts import groups_of
+
+        folder = scan_present(self.path, self.reading, self.skip_bad)
         if folder.state != self.state:
             raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
-        result = decode(folder.files, size, label=folder.name, which=str(self.path))
+        which = f"{self.path}{self.reading}"
+        result = decode(folder.files, size, label=folder.name, which=which, window=self.reading.window)
         if result.bad and not self.skip_bad:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
@@ -117,18 +165,26 @@ class _Loader:
         readable = [image for number, image in enumerate(folder.images) if number not in result.bad]
         numbers = {label: number for number, label in enumerate(folder.classes)}
         labels = {d: [numbers[image.label] for image in readable if image.domain == d] for d in folder.domains}
-        return labelled_images(folder.name, result.images, labels, folder.classes)
+        groups = groups_of(readable, self.reading.bursts)
+        held_out = [image.split == "val" for image in readable]
+        return replace(
+            labelled_images(folder.name, result.images, labels, folder.classes),
+            groups=None if groups is None else torch.tensor(groups),
+            held_out=torch.tensor(held_out) if any(held_out) else None,
+        )
 
 
-def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None = None) -> Dataset:
-    """The images of DIR/<domain>/<class>/ as a dataset; those that cannot be decoded are left out if `skip_bad`.
+def image_folder(
+    path: Path | str, *, skip_bad: bool = False, state: str | None = None, reading: Reading = PLAIN
+) -> Dataset:
+    """The images of DIR/<domain>/<class>/ or of a table as a dataset; bad and missing ones are left out if `skip_bad`.
 
     By default a small network trains from scratch at 64 pixels; see `Dataset.for_network` for larger ones.
     """
-    folder = scan(files.resolved(path))
-    loader = _Loader(folder.path, state or folder.state, skip_bad)
+    folder = scan_present(files.resolved(path), reading, skip_bad)
+    loader = _Loader(folder.path, state or folder.state, skip_bad, reading)
     return Dataset(
-        name=f"{folder.path}#{loader.state}{',skip-bad' if skip_bad else ''}",
+        name=f"{folder.path}#{loader.state}{',skip-bad' if skip_bad else ''}{reading}",
         summary=f"Your own images in {folder.path}.",
         domains=folder.domains,
         classes=folder.classes,
@@ -138,6 +194,7 @@ def image_folder(path: Path | str, *, skip_bad: bool = False, state: str | None 
         steps=2001,
         loader=loader,
         resizable=True,
+        unseen=folder.unseen,
     )
 
 

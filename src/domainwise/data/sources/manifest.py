@@ -1,0 +1,196 @@
+"""A table of image files as a dataset: columns path, label, domain and optionally group, split and time.
+
+The rows become the same list of images that a folder does (`sources.folder`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from domainwise.core import files
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
+from domainwise.data.images.remote import Location, is_url, states
+from domainwise.data.sources.bursts import seconds_of
+from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.left_out import LeftOut, printable
+from domainwise.data.sources.table_files import TableColumns, read_table
+from domainwise.protocol.reading import Reading
+
+SPLITS = {
+    **dict.fromkeys(("train", "training", "in"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "out", "id_val"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time")
+FILE_NAME = "file_name"
+"""What Hugging Face's image folders call the column of paths."""
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+LONGEST_NAME, LONGEST_PATH = 200, 4000
+
+
+def metadata_of(folder: Path, reading: Reading) -> Path | None:
+    """The table in a folder of Hugging Face's layout, if it has the columns that are needed; else None."""
+    for name in METADATA:
+        file = folder / name
+        if file.is_file():
+            columns = read_table(file, ())
+            needed = {reading.column("label"), reading.column("domain"), _path_column(columns, reading)}
+            if FILE_NAME in columns.names and needed <= set(columns.names):
+                return file
+    return None
+
+
+def scan_table(path: Path, reading: Reading) -> Folder:
+    """The images that a table lists, sorted by domain; rows of the split `test` are domains of their own, the last."""
+    columns = read_table(path, (*(reading.column(role) for role in (*NEEDED, *OPTIONAL)), FILE_NAME))
+    chosen = _chosen(path, columns, reading)
+    root = reading.root or str(path.parent)
+    rows = [_image(path, columns, chosen, number, root) for number in range(len(columns.lines))]
+    _refuse_repeated(path, rows, columns)
+    kinds = Counter(image.split for image in rows)
+    notes = []
+    if kinds.keys() <= {"test", "val"}:
+        raise UserError(f"{path}: no row's split is train: nothing to train on")
+    if "split" in chosen and not kinds["val"]:
+        notes.append("no row's split is val: a part of the training rows of every domain is drawn for validation")
+    images = sorted(rows, key=lambda image: (image.split == "test", image.domain))
+    elsewhere = states([str(image.file) for image in rows if is_url(image.file)])
+    absent = tuple(
+        image for image in images if not (image.file in elsewhere if is_url(image.file) else Path(image.file).is_file())
+    )
+    digest = hashlib.sha256(files.read(path)).hexdigest()
+    return Folder(path, tuple(images), LeftOut(), reading, absent, digest, tuple(notes))
+
+
+def paths_of(path: Path, reading: Reading) -> list[Location]:
+    """The files that a table lists, for prediction: no other column is needed."""
+    columns = read_table(path, (reading.column("path"), FILE_NAME))
+    column = _path_column(columns, reading)
+    if column not in columns.names:
+        raise _missing(path, "path", column, columns)
+    root = reading.root or str(path.parent)
+    return [
+        _location(path, f"{columns.unit} {line}", _text(value, f"{path}, {columns.unit} {line}", column), root)
+        for line, value in zip(columns.lines, columns.values[column], strict=True)
+    ]
+
+
+def table_of_folder(folder: Path, out: Path) -> int:
+    """Writes a table of the images at DIR/<domain>/<class>/, with paths relative to it; returns the number of rows."""
+    found = scan(files.resolved(folder))
+    base = files.resolved(out).parent
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(NEEDED)
+    for image in found.images:
+        inside = Path(image.file).is_relative_to(base)
+        place = os.path.relpath(image.file, base) if inside else str(image.file)
+        writer.writerow([place, image.label, image.domain])
+    files.write(files.writable_file(out), text.getvalue())
+    return len(found.images)
+
+
+def _path_column(columns: TableColumns, reading: Reading) -> str:
+    column = reading.column("path")
+    return FILE_NAME if column == "path" and "path" not in columns.names and FILE_NAME in columns.names else column
+
+
+def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
+    """{role: column} of the columns that are read."""
+    result = {role: reading.column(role) for role in (*NEEDED, *OPTIONAL)}
+    result["path"] = _path_column(columns, reading)
+    named = dict(reading.columns)
+    for role, column in list(result.items()):
+        if column not in columns.names:
+            if role in NEEDED or role in named:
+                raise _missing(path, role, column, columns)
+            del result[role]
+    return result
+
+
+def _missing(path: Path, role: str, column: str, columns: TableColumns) -> UserError:
+    header = ", ".join(name[:40] for name in columns.names[:12])
+    hint = " (is it separated by semicolons? save it with commas)" if ";" in header and len(columns.names) == 1 else ""
+    return UserError(
+        f"{path} has no column {column[:60]!r} for the {role}; its columns are {header}{hint}: name the right one",
+        argument="columns",
+    )
+
+
+def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: int, root: str) -> ImageFile:
+    line = f"{columns.unit} {columns.lines[number]}"
+    where = f"{path}, {line}"
+    value = {role: columns.values[column][number] for role, column in chosen.items()}
+    texts = {role: _text(value[role], where, chosen[role], empty=role == "group") for role in value}
+    split = "train"
+    if "split" in texts:
+        if texts["split"].lower() not in SPLITS:
+            raise UserError(f"{where}: unknown split {texts['split'][:40]!r}: write train, val or test")
+        split = SPLITS[texts["split"].lower()]
+    domain = f"{texts['domain']} (test)" if split == "test" else texts["domain"]
+    return ImageFile(
+        domain,
+        texts["label"],
+        _location(path, line, texts["path"], root),
+        texts.get("group", ""),
+        split,
+        seconds_of(texts["time"], where) if "time" in texts else None,
+    )
+
+
+def _text(value: Any, where: str, column: str, *, empty: bool = False) -> str:
+    """A name: text or a number, not empty, of bounded length."""
+    if isinstance(value, (list, dict, bytes)):
+        raise UserError(f"{where}: {column} is {type(value).__name__}, not one name: several labels are not supported")
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    text = "" if missing else str(value).strip()
+    if not text and not empty:
+        raise UserError(f"{where}: {column} is empty: fill it in or remove the row")
+    longest = LONGEST_PATH if column in ("path", FILE_NAME) else LONGEST_NAME
+    if len(text) > longest:
+        raise UserError(f"{where}: {column} has {len(text):,} characters: at most {longest:,} are read")
+    if any(ord(character) < 32 for character in text) or printable(text) != text:
+        raise UserError(f"{where}: {column} holds characters that cannot be printed: {text[:40]!a}")
+    return text
+
+
+def _location(path: Path, line: str, text: str, root: str) -> Location:
+    """The file or URL that a path means; relative ones stay below the root."""
+    if is_url(text):
+        return text
+    if is_url(root):
+        if ".." in Path(text).parts or text.startswith("/"):
+            raise UserError(f"{path}, {line}: {text[:80]} leads out of {root}: give a URL")
+        return f"{root.rstrip('/')}/{text}"
+    if not Path(text).is_absolute() and Path(os.path.normpath(text)).parts[:1] == ("..",):
+        raise UserError(f"{path}, {line}: {text[:80]} leads out of {root}: name a root above it", argument="root")
+    return Path(os.path.normpath(Path(root) / text))
+
+
+def _refuse_repeated(path: Path, rows: list[ImageFile], columns: TableColumns) -> None:
+    first: dict[Location, int] = {}
+    for number, image in enumerate(rows):
+        other = first.setdefault(image.file, number)
+        if other != number:
+            labels = f" with labels {rows[other].label} and {image.label}" if rows[other].label != image.label else ""
+            lines = f"{columns.unit}s {columns.lines[other]} and {columns.lines[number]}"
+            raise UserError(f"{path}: {image.file} is in {lines}{labels}: keep one of them")
+
+
+def without_absent(folder: Folder) -> Folder:
+    """The folder without rows whose files are missing."""
+    gone = set(folder.absent)
+    note = f"left out {counted(len(gone), 'row')} whose files are missing, e.g. {folder.absent[0].file}"
+    images = tuple(image for image in folder.images if image not in gone)
+    if not images:
+        raise UserError(f"{folder.path}: none of the files exists, e.g. {folder.absent[0].file}", argument="root")
+    return replace(folder, images=images, absent=(), further=(*folder.further, note))

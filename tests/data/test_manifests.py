@@ -1,0 +1,228 @@
+"""Tables of image files as datasets."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import domainwise as dw
+from domainwise.core.errors import UserError
+from domainwise.data.find import find_dataset
+from domainwise.data.sources.manifest import paths_of, table_of_folder
+from domainwise.protocol.reading import PLAIN, Reading
+from small_datasets import make_folder, picture
+
+Row = dict[str, object]
+
+
+def rows_of(photos: Path) -> list[Row]:
+    """The files of a folder as rows: the columns path, label and domain."""
+    files = sorted(photos.glob("*/*/*.png"))
+    return [{"path": str(f.relative_to(photos)), "label": f.parent.name, "domain": f.parent.parent.name} for f in files]
+
+
+def write(file: Path, rows: list[Row]) -> Path:
+    if file.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    elif file.suffix == ".jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with file.open("w", newline="") as text:
+            table = csv.DictWriter(text, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
+            table.writeheader()
+            table.writerows(rows)
+    return file
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "photos")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_table_reads_what_its_folder_does(photos: Path, suffix: str) -> None:
+    table = write(photos / f"table{suffix}", rows_of(photos))
+    ours, folder = dw.load_dataset(table, image_size=8), dw.load_dataset(photos, image_size=8)
+    assert ours.sizes == folder.sizes and ours.classes == folder.classes
+    assert ours.images.equal(folder.images) and ours.labels.equal(folder.labels)
+
+
+def test_a_folder_of_images_becomes_a_table(photos: Path, tmp_path: Path) -> None:
+    assert table_of_folder(photos, tmp_path / "table.csv") == 36
+    assert dw.load_dataset(tmp_path / "table.csv", image_size=8).images.equal(
+        dw.load_dataset(photos, image_size=8).images
+    )
+
+
+def test_other_columns_and_root_are_part_of_the_name_from_which_alone_the_data_is_found_again(
+    photos: Path, tmp_path: Path
+) -> None:
+    rows: list[Row] = [{"camera & lens": row.pop("domain"), **row} for row in rows_of(photos)]
+    table = write(tmp_path / "elsewhere.csv", rows)
+    with pytest.raises(UserError, match="no column 'domain' for the domain"):
+        find_dataset(str(table))
+    reading = Reading.of({"domain": "camera & lens"}, photos)
+    data = find_dataset(str(table), reading=reading)
+    again = find_dataset(data.name)
+    assert again.name == data.name and again.title == "elsewhere.csv"
+    assert again.load(image_size=8).images.equal(dw.load_dataset(photos, image_size=8).images)
+    assert Reading.parse(str(reading)) == reading and not str(PLAIN)
+    (photos / "lab/cat/000.png").write_bytes((photos / "lab/cat/001.png").read_bytes())
+    assert find_dataset(str(table), reading=reading).name != data.name
+
+
+def test_given_splits_hold_out_rows_and_make_unseen_domains(photos: Path) -> None:
+    rows = rows_of(photos)
+    for number, row in enumerate(rows):
+        row["split"] = ("Training", "valid", "test")[number % 3]
+    data = find_dataset(str(write(photos / "table.csv", rows)))
+    assert data.domains == ("clinic", "lab", "street", "clinic (test)", "lab (test)", "street (test)")
+    assert data.unseen == data.domains[3:]
+    environments = data.load(image_size=8)
+    assert environments.held_out is not None
+    for trial in (0, 1):
+        out = environments.split("lab", trial)["out"]
+        assert (
+            sorted(out.tolist()) == environments.rows("lab")[environments.held_out[environments.rows("lab")]].tolist()
+        )
+
+
+def test_groups_and_bursts_are_never_divided(photos: Path) -> None:
+    rows = rows_of(photos)
+    for number, row in enumerate(rows):
+        row |= {"when": 1000 * (number // 3) + 10 * (number % 3), "group": "linked" if number in (0, 3) else ""}
+    table = write(photos / "table.csv", rows)
+    data = dw.load_dataset(table, image_size=8, columns={"time": "when"}, bursts="time:30s")
+    assert data.groups is not None
+    groups = data.groups.tolist()
+    assert len(set(groups)) == 11 and len(set(groups[:6])) == 1  # two bursts of the twelve share a group
+    assert (
+        dw.load_dataset(table, image_size=8, columns={"time": "when"}, bursts="time:5s").groups.unique().numel() == 35
+    )  # type: ignore[union-attr]
+    for domain in data.domains:
+        parts = data.split(domain, 0)
+        assert not {groups[i] for i in parts["in"].tolist()} & {groups[i] for i in parts["out"].tolist()}
+
+
+def test_times_of_bursts_come_from_exif(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    for number in range(10):
+        exif = Image.Exif()
+        exif.get_ifd(0x8769)[0x9003] = f"2026:05:01 12:{number // 2:02d}:{20 * (number % 2):02d}"
+        picture(number).save(tmp_path / f"{number}.jpg", exif=exif)
+        rows.append({"path": f"{number}.jpg", "label": "cat" if number % 2 else "dog", "domain": "a"})
+    data = dw.load_dataset(write(tmp_path / "table.csv", rows), image_size=8, bursts="time:30s")
+    assert data.groups is not None and data.groups.tolist() == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+
+
+def test_images_at_urls_are_read(photos: Path) -> None:
+    rows = rows_of(photos)
+    table = write(photos / "table.csv", [{**row, "path": f"file://{photos / str(row['path'])}"} for row in rows])
+    assert dw.load_dataset(table, image_size=8).images.equal(dw.load_dataset(photos, image_size=8).images)
+    write(photos / "table.csv", [{**row, "path": f"nosuch://{row['path']}"} for row in rows])
+    with pytest.raises(UserError, match="cannot read nosuch://"):
+        find_dataset(str(table))
+
+
+def test_huggingface_metadata_is_read_as_a_table(photos: Path) -> None:
+    write(photos / "metadata.csv", [{"file_name": row.pop("path"), **row} for row in rows_of(photos)])
+    data = find_dataset(str(photos))
+    assert data.name.startswith(f"{photos.resolve()}/metadata.csv#") and len(data.load(image_size=8).labels) == 36
+
+
+def test_a_window_maps_its_ends_to_black_and_white(tmp_path: Path) -> None:
+    values = np.array([[0, 1000], [2000, 3000]], np.uint16)
+    rows: list[Row] = []
+    for number in range(10):
+        Image.fromarray(values).resize((16, 16), Image.Resampling.NEAREST).save(tmp_path / f"{number}.png")
+        rows.append({"path": f"{number}.png", "label": "cat" if number % 2 else "dog", "domain": "a"})
+    table = write(tmp_path / "table.csv", rows)
+    image = dw.load_dataset(table, image_size=16, window="1000:2000").images[0, 0]
+    assert [int(image[i, j]) for i, j in ((2, 2), (2, 13), (13, 2), (13, 13))] == [0, 0, 255, 255]
+    dark = dw.load_dataset(table, image_size=16).images[0, 0]
+    assert int(dark[13, 13]) == 3000 >> 8
+    with pytest.raises(UserError, match="write LOW:HIGH"):
+        dw.load_dataset(table, window="5:5")
+
+
+def test_missing_files_are_named_or_left_out(photos: Path) -> None:
+    table = write(photos / "table.csv", rows_of(photos))
+    (photos / "lab/cat/000.png").unlink()
+    with pytest.raises(UserError, match=r"lab/cat/000\.png, which is no file") as error:
+        find_dataset(str(table))
+    assert error.value.argument == "skip_bad"
+    assert len(find_dataset(str(table), skip_bad=True).load(image_size=8).labels) == 35
+    assert len(paths_of(table, PLAIN)) == 36
+
+
+GOOD = "path,label,domain\nlab/cat/000.png,cat,lab\n"
+BAD: dict[str, tuple[str, bytes, str]] = {
+    "no rows": ("t.csv", b"path,label,domain\n", "no rows"),
+    "empty file": ("t.csv", b"", "is empty"),
+    "blank header": ("t.csv", b",,\n1,2,3\n", "is empty"),
+    "two columns of one name": ("t.csv", b"path,label,label,domain\na,b,c,d\n", "two columns 'label'"),
+    "no label": ("t.csv", b"path,domain\na,b\n", "no column 'label'"),
+    "semicolons": ("t.csv", b"path;label;domain\na;b;c\n", "semicolons"),
+    "ragged": ("t.csv", GOOD.encode() + b"a,b\n", "line 3: 2 values for 3 columns"),
+    "too many values": ("t.csv", GOOD.encode() + b"a,b,c,d\n", "4 values for 3 columns"),
+    "open quote": ("t.csv", GOOD.encode() + b'"a,b,c\n', "unexpected end of data"),
+    "text after a quote": ("t.csv", GOOD.encode() + b'"a"x,b,c\n', "line 3"),
+    "not UTF-8": ("t.csv", GOOD.encode() + b"\xff,b,c\n", "line 3: not UTF-8"),
+    "UTF-16": ("t.csv", GOOD.encode("utf-16"), "NUL bytes"),
+    "NUL": ("t.csv", GOOD.encode() + b"a\0,b,c\n", "NUL bytes"),
+    "gzip": ("t.csv", b"\x1f\x8b\x08" + bytes(40), "compressed"),
+    "zip": ("t.csv", b"PK\x03\x04" + bytes(40), "compressed"),
+    "Parquet named csv": ("t.csv", b"PAR1" + bytes(40), "is a Parquet file"),
+    "no Parquet": ("t.parquet", b"hello", "no whole Parquet"),
+    "Parquet cut short": ("t.parquet", b"PAR1" + bytes(40), "no whole Parquet"),
+    "empty Parquet": ("t.parquet", b"", "no whole Parquet"),
+    "long field": ("t.csv", GOOD.encode() + b"a," + b"x" * 10**6 + b",c\n", "field larger"),
+    "long label": ("t.csv", GOOD.encode() + b"a," + b"x" * 300 + b",c\n", "300 characters"),
+    "empty label": ("t.csv", GOOD.encode() + b"a,,c\n", "label is empty"),
+    "empty path": ("t.csv", GOOD.encode() + b",b,c\n", "path is empty"),
+    "empty domain": ("t.csv", GOOD.encode() + b"a,b, \n", "domain is empty"),
+    "line break in a label": ("t.csv", GOOD.encode() + b'a,"b\nb",c\n', "cannot be printed"),
+    "leads out": ("t.csv", GOOD.encode() + b"../x.png,b,c\n", "leads out of"),
+    "leads out further in": ("t.csv", GOOD.encode() + b"a/../../x.png,b,c\n", "leads out of"),
+    "a folder as path": ("t.csv", b"path,label,domain\nlab/cat,cat,lab\n", "is no file"),
+    "a missing absolute path": ("t.csv", b"path,label,domain\n/nowhere/x.png,cat,lab\n", "is no file"),
+    "twice, two labels": ("t.csv", GOOD.encode() + b"lab/cat/000.png,dog,lab\n", "lines 2 and 3 with labels"),
+    "twice, spelt differently": ("t.csv", GOOD.encode() + b"./lab/cat/000.png,cat,lab\n", "keep one"),
+    "unknown split": ("t.csv", b"path,label,domain,split\na,b,c,holdout\n", "unknown split 'holdout'"),
+    "empty split": ("t.csv", b"path,label,domain,split\na,b,c,\n", "split is empty"),
+    "only test": ("t.csv", b"path,label,domain,split\na,b,c,test\n", "nothing to train on"),
+    "only val": ("t.csv", b"path,label,domain,split\na,b,c,val\n", "nothing to train on"),
+    "no time": ("t.csv", b"path,label,domain,time\na,b,c,noon\n", "time 'noon' cannot be read"),
+    "JSON cut short": ("t.jsonl", b'{"path": "a"\n', "line 1: cut short"),
+    "JSON list": ("t.jsonl", b"[1]\n", "no JSON object"),
+    "JSON NaN": ("t.jsonl", b'{"path": NaN}\n', "NaN is no JSON"),
+    "JSON field twice": ("t.jsonl", b'{"path": 1, "path": 2}\n', "there twice"),
+    "JSON too deep": ("t.jsonl", b"[" * 100_000 + b"\n", "line 1"),
+    "JSON label list": ("t.jsonl", b'{"path": "a", "label": ["x"], "domain": "c"}\n', "several labels"),
+    "JSON label null": ("t.jsonl", b'{"path": "a", "label": null, "domain": "c"}\n', "label is empty"),
+    "JSON label object": ("t.jsonl", b'{"path": "a", "label": {}, "domain": "c"}\n', "several labels"),
+    "JSON without rows": ("t.jsonl", b"\n\n", "no rows"),
+    "TSV with commas": ("t.tsv", GOOD.encode(), "no column 'path'"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_table_is_one_line(photos: Path, kind: str) -> None:
+    name, content, message = BAD[kind]
+    (photos / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        find_dataset(str(photos / name))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 700
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b""])
+def test_byte_order_marks_quotes_and_blank_lines_are_read(photos: Path, start: bytes) -> None:
+    more = b'\r\n\r\n"lab/cat/001.png","a ""dog"", big",lab\r\n'
+    (photos / "t.csv").write_bytes(start + GOOD.strip().encode() + more)
+    assert find_dataset(str(photos / "t.csv")).classes == ('a "dog", big', "cat")
