@@ -7,7 +7,6 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc
 
 from domainwise.engine import metrics
 from domainwise.engine.metrics import measure
-from domainwise.protocol.metrics import MEASURED
 
 
 def straight_calibration_error(p: np.ndarray, y: np.ndarray) -> float:
@@ -40,17 +39,30 @@ def test_equal_scikit_learns(seed: int) -> None:
     logits = luck.normal(size=(samples, classes))
     logits = np.round(logits) if seed % 2 else logits  # ties
     labels = luck.integers(0, max(1, classes - seed % 5), samples)  # absent classes
-    p = torch.tensor(logits).softmax(1)
-    found = dict(zip(MEASURED, measure(p, torch.tensor(labels)).tolist(), strict=True))
-    assert list(found.values()) == pytest.approx(expected(p.numpy(), labels), abs=1e-9, nan_ok=True)
-    single = measure(p.float(), torch.tensor(labels)).numpy()
-    assert single == pytest.approx(expected(p.float().numpy(), labels), abs=1e-6, nan_ok=True)
+    p = torch.tensor(logits).softmax(1).float()  # by which AUROC orders
+    (found,) = measure(p.double(), torch.tensor(labels)).tolist()
+    assert found == pytest.approx(expected(p.double().numpy(), labels), abs=1e-9, nan_ok=True)
+    single = measure(p, torch.tensor(labels))[0].numpy()
+    assert single == pytest.approx(expected(p.numpy(), labels), abs=1e-6, nan_ok=True)
+
+
+def test_many_splits_at_once_are_as_each_alone() -> None:
+    luck = torch.Generator().manual_seed(3)
+    sizes = [40, 1, 7, 300]
+    p = (3 * torch.randn(sum(sizes), 6, generator=luck)).round().softmax(1)
+    y = torch.randint(0, 5, (sum(sizes),), generator=luck)
+    alone = torch.cat([measure(*part) for part in zip(p.split(sizes), y.split(sizes), strict=True)])
+    torch.testing.assert_close(measure(p, y, sizes), alone, rtol=0, atol=0, equal_nan=True)
+
+
+def test_logits_that_are_no_numbers_do_not_stop_an_evaluation() -> None:
+    assert measure(torch.full((5, 3), torch.nan), torch.arange(5) % 3).shape == (1, 5)
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes")
 def test_balanced_accuracy_is_scikit_learns() -> None:
     p, y = torch.rand(50, 4, generator=torch.Generator().manual_seed(1)), torch.arange(50) % 3
-    assert float(measure(p, y)[0]) == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
+    assert float(measure(p, y)[0, 0]) == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
 
 
 def test_a_few_classes_at_a_time_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 Split = tuple[str, str]
 """(domain, "in" or "out")."""
 Scores = dict[Split, SplitScores]
+KEPT = 1 << 26
+"""Logits that are kept until their metrics are computed."""
 
 
 def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tensor]:
@@ -114,27 +116,57 @@ def scores(
 ) -> Tensor:
     """Accuracy, mean loss and the further metrics of each split, [splits, 7], without waiting for the device.
 
-    Probabilities are kept for one split at a time, and not at all without `metrics`. An algorithm whose predictions
-    depend on their batch sees batches of the training size, each from one domain.
+    Without `metrics` only the first two. An algorithm whose predictions depend on their batch sees batches of the
+    training size, each from one domain.
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
-    totals = []
+    totals, further = [], Metrics()
     for (domain, _), rows in splits.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
-        probabilities, labels = [], []
         for images, y in chunks(environments, rows, batch_size):
             logits = algorithm.predict(environments.normalise(images), number)
             correct = (logits.argmax(1) == y).sum()
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
             if metrics:
-                probabilities.append(logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(1))
-                labels.append(y)
-        total /= len(rows)
-        totals.append(torch.cat([total, measure(torch.cat(probabilities), torch.cat(labels))]) if metrics else total)
+                further.add(logits, y)
+        totals.append(total / len(rows))
+        further.end_split(len(rows))
     algorithm.train()
-    return torch.stack(totals)
+    found = torch.stack(totals)
+    return torch.cat([found, further.values()], 1) if metrics else found
+
+
+class Metrics:
+    """Keeps the logits of splits, and measures many splits at once: more when their logits take too much memory."""
+
+    def __init__(self) -> None:
+        self.logits: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.sizes: list[int] = []
+        self.measured: list[Tensor] = []
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        self.logits.append(logits)
+        self.labels.append(labels)
+
+    def end_split(self, size: int) -> None:
+        self.sizes.append(size)
+        if sum(one.numel() for one in self.logits) >= KEPT:
+            self._measure()
+
+    def values(self) -> Tensor:
+        """Those of all splits, [splits, 5]."""
+        self._measure()
+        return torch.cat(self.measured)
+
+    def _measure(self) -> None:
+        if self.logits:
+            logits = torch.cat(self.logits)
+            probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(1)
+            self.measured.append(measure(probabilities, torch.cat(self.labels), self.sizes))
+        self.logits, self.labels, self.sizes = [], [], []
 
 
 def chunk_size(environments: Environments) -> int:

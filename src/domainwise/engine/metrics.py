@@ -7,11 +7,11 @@
                          Guo et al. 2017, https://arxiv.org/abs/1706.04599
     worst class          lowest recall of a class that occurs
 
-Shapes depend on shapes alone, so that an evaluation can be captured. Sums of floats have a fixed order and the others
-are of whole numbers: the same predictions give the same bits.
+All splits are measured at once: an operation per split costs more than its arithmetic. Shapes depend on shapes alone,
+so that an evaluation can be captured. All sums are of whole numbers: the same predictions give the same bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,72 +21,75 @@ from domainwise.protocol.metrics import MEASURED
 BINS = 15
 AT_ONCE = 1 << 24
 """Probabilities that are sorted at once: with many classes and samples, a few classes at a time."""
+UNIT = 2.0**36
+"""Gaps between confidence and accuracy are added as multiples of 1 / UNIT, which does not depend on their order."""
 
 
-def measure(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The metrics `MEASURED`, [5] in float64, of probabilities [N, classes]; NaN where one is not defined."""
-    classes = probabilities.shape[1]
+def measure(probabilities: Tensor, labels: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
+    """The metrics `MEASURED` of each split, [splits, 5] in float64; NaN where one is not defined.
+
+    `probabilities` [N, classes] are those of splits of these sizes after one another; by default there is one.
+    """
+    lengths = [len(labels)] if sizes is None else list(sizes)
+    splits, classes = len(lengths), probabilities.shape[1]
+    split = torch.cat([labels.new_full((length,), number) for number, length in enumerate(lengths)])
     confidence, predicted = probabilities.max(1)
     correct = predicted == labels
-    samples, predictions = _counts(labels, classes), _counts(predicted, classes)
-    hits = torch.zeros_like(samples).scatter_add_(0, labels, correct.to(samples.dtype))
+    group = split * classes + labels
+    ones = torch.ones_like(labels)
+    samples, hits, predictions = (
+        _sums(index, values, splits * classes).view(splits, classes).double()
+        for index, values in ((group, ones), (group, correct.long()), (split * classes + predicted, ones))
+    )
     occurs = samples > 0
     recall = hits / samples
-    count = occurs.sum()
+    count = occurs.sum(1)
     values = {
-        "balanced_accuracy": recall.where(occurs, 0).sum() / count,
-        "macro_f1": (2 * hits / (samples + predictions)).where(occurs, 0).sum() / count,
-        "auroc": auroc(probabilities, labels, samples),
-        "calibration_error": calibration_error(confidence, correct),
-        "worst_class": recall.where(occurs, torch.inf).min(),
+        "balanced_accuracy": recall.where(occurs, 0).sum(1) / count,
+        "macro_f1": (2 * hits / (samples + predictions)).where(occurs, 0).sum(1) / count,
+        "auroc": _auroc(probabilities, split, group, samples),
+        "calibration_error": _calibration_error(confidence, correct, split, samples.sum(1)),
+        "worst_class": recall.where(occurs, torch.inf).amin(1),
     }
-    return torch.stack([values[name] for name in MEASURED])
+    return torch.stack([values[name] for name in MEASURED], 1)
 
 
-def _counts(labels: Tensor, classes: int) -> Tensor:
-    """How often each class occurs, in float64, whose sums of ones are exact."""
-    ones = torch.ones(labels.shape, dtype=torch.float64, device=labels.device)
-    return ones.new_zeros(classes).scatter_add_(0, labels, ones)
+def _sums(index: Tensor, values: Tensor, count: int) -> Tensor:
+    """The sums of the whole numbers that share an index."""
+    return torch.zeros(count, dtype=torch.int64, device=index.device).scatter_add_(0, index, values)
 
 
-def calibration_error(confidence: Tensor, correct: Tensor) -> Tensor:
-    """The expected calibration error; bin b has confidences in (b / 15, (b + 1) / 15]."""
-    bins = (BINS * confidence.double()).ceil().clamp(1, BINS)
-    gaps = confidence.double() - correct.double()
-    numbers = torch.arange(1, BINS + 1, device=bins.device)[:, None]
-    return gaps.where(bins == numbers, 0).sum(1).abs().sum() / len(confidence)
+def _calibration_error(confidence: Tensor, correct: Tensor, split: Tensor, samples: Tensor) -> Tensor:
+    """The expected calibration error of each split; bin b has confidences in (b / 15, (b + 1) / 15]."""
+    confidence = confidence.double()
+    bins = (BINS * confidence).ceil().clamp(1, BINS).nan_to_num(BINS).long() - 1
+    gaps = (UNIT * (confidence - correct.double())).round().nan_to_num(0).long()
+    sums = _sums(split * BINS + bins, gaps, len(samples) * BINS)
+    return sums.view(-1, BINS).abs().sum(1) / UNIT / samples
 
 
-def auroc(probabilities: Tensor, labels: Tensor, samples: Tensor) -> Tensor:
+def _auroc(probabilities: Tensor, split: Tensor, group: Tensor, samples: Tensor) -> Tensor:
     """The mean over classes of the share of (sample of the class, other sample) that its probability orders rightly.
 
-    For a class with n of N samples it is (sum of their mid-ranks - n (n + 1) / 2) / (n (N - n)). A sample needs only
-    its rank by the probability of its own class: the columns are sorted, and N binary searches find the ranks.
+    For a class with n of N samples it is (sum of their mid-ranks - n (n + 1) / 2) / (n (N - n)). The bits of a positive
+    float order as the float does. So one sort of the whole numbers (split and class, bits of the probability) ranks all
+    probabilities of all classes and splits, and a sample needs only its rank by the probability of its own class.
     """
     total, classes = probabilities.shape
-    own = probabilities.gather(1, labels[:, None])[:, 0]
-    ranks = torch.zeros(total, dtype=torch.float64, device=labels.device)
+    bits = probabilities.float().contiguous().view(torch.int32).long()
+    starts = torch.arange(samples.numel(), device=group.device) << 32
+    own = (group << 32) + bits.gather(1, (group - split * classes)[:, None])[:, 0]
+    ranks = torch.zeros_like(own)
     step = max(1, AT_ONCE // max(1, total))
     for first in range(0, classes, step):
-        columns = probabilities[:, first : first + step].T.contiguous().sort(1).values
-        here = (labels >= first) & (labels < first + step)
-        column = (labels - first).clamp(0, len(columns) - 1)
-        below, up_to = _search(columns, column, own, torch.lt), _search(columns, column, own, torch.le)
-        ranks = ranks.where(~here, (below + up_to + 1).double() / 2)
-    sums = torch.zeros_like(samples).scatter_add_(0, labels, ranks)  # of halves: exact in any order
-    others = total - samples
+        columns = torch.arange(first, min(first + step, classes), device=group.device)
+        keys = (((split * classes)[:, None] + columns) << 32) + bits[:, first : first + step]
+        ordered = keys.flatten().sort().values
+        before = torch.searchsorted(ordered, starts)[group]  # keys of the splits and classes before one's own
+        below, up_to = (torch.searchsorted(ordered, own, right=right) - before for right in (False, True))
+        ranks += below + up_to  # none where one's own class is not among these
+    twice = _sums(group, ranks + 1, samples.numel()).view_as(samples)
+    others = samples.sum(1, keepdim=True) - samples
     both = (samples > 0) & (others > 0)
-    areas = (sums - samples * (samples + 1) / 2) / (samples * others)
-    return areas.where(both, 0).sum() / both.sum()
-
-
-def _search(columns: Tensor, column: Tensor, values: Tensor, before: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """How many numbers of its sorted column, a row of `columns`, come before each value."""
-    low, high = torch.zeros_like(column), torch.full_like(column, columns.shape[1])
-    flat, start = columns.flatten(), column * columns.shape[1]
-    for _ in range(columns.shape[1].bit_length()):
-        middle = (low + high) // 2
-        at = flat[start + middle.clamp_max(columns.shape[1] - 1)]
-        further = before(at, values) & (low < high)
-        low, high = torch.where(further, middle + 1, low), torch.where(further, high, middle)
-    return low
+    areas = (twice - samples * (samples + 1)) / (2 * samples * others)
+    return areas.where(both, 0).sum(1) / both.sum(1)
