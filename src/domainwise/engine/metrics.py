@@ -13,6 +13,7 @@ so that an evaluation can be captured. All sums are of whole numbers: the same p
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,13 +60,18 @@ def _sums(index: Tensor, values: Tensor, count: int) -> Tensor:
     return torch.zeros(count, dtype=torch.int64, device=index.device).scatter_add_(0, index, values)
 
 
+def _ascending(keys: Tensor) -> Tensor:
+    """Sorted; on a CPU by numpy, whose vector instructions are ten times as fast as torch there."""
+    return keys.sort().values if keys.device.type != "cpu" else torch.from_numpy(np.sort(keys.numpy()))
+
+
 def _calibration_error(confidence: Tensor, correct: Tensor, split: Tensor, samples: Tensor) -> Tensor:
     """The expected calibration error of each split; bin b has confidences in (b / 15, (b + 1) / 15]."""
     confidence = confidence.double()
     bins = (BINS * confidence).ceil().clamp(1, BINS).nan_to_num(BINS).long() - 1
     gaps = (UNIT * (confidence - correct.double())).round().nan_to_num(0).long()
     sums = _sums(split * BINS + bins, gaps, len(samples) * BINS)
-    return sums.view(-1, BINS).abs().sum(1) / UNIT / samples
+    return sums.view(-1, BINS).abs().sum(1).double() / UNIT / samples
 
 
 def _auroc(probabilities: Tensor, split: Tensor, group: Tensor, samples: Tensor) -> Tensor:
@@ -84,7 +90,7 @@ def _auroc(probabilities: Tensor, split: Tensor, group: Tensor, samples: Tensor)
     for first in range(0, classes, step):
         columns = torch.arange(first, min(first + step, classes), device=group.device)
         keys = (((split * classes)[:, None] + columns) << 32) + bits[:, first : first + step]
-        ordered = keys.flatten().sort().values
+        ordered = _ascending(keys.flatten())
         before = torch.searchsorted(ordered, starts)[group]  # keys of the splits and classes before one's own
         below, up_to = (torch.searchsorted(ordered, own, right=right) - before for right in (False, True))
         ranks += below + up_to  # none where one's own class is not among these

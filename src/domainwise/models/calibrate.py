@@ -15,10 +15,10 @@ import torch
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
+from domainwise.data.fingerprints import fingerprints
 from domainwise.data.streaming import chunks
 from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.restore import finished, restore
-from domainwise.models.fingerprints import fingerprints
 from domainwise.models.model import Model
 from domainwise.protocol.calibration import Logits, Source, calibrate_logits
 from domainwise.protocol.run_folder import RunFolder
