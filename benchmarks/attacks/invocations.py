@@ -83,6 +83,7 @@ def base(workspace: Path) -> dict[str, tuple[str, ...]]:
         "data check": (data,),
         "data cache list": (),
         "data cache clear": ("--yes",),
+        "calibrate": ("model", "--data", data),
         "features": (data, "--network", "small-cnn", "--weights", "model/model.safetensors", "--image-size", "8",
                      "--device", "cpu", "--out", "out"),
         "weights list": (),

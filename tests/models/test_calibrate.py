@@ -109,3 +109,15 @@ def test_wrong_levels_are_one_line(
         main(["predict", str(tmp_path), str(tmp_path / "a.png"), f"--{name}", value])
     error = capsys.readouterr().err.strip()
     assert stop.value.code == 2 and "\n" not in error and f"--{name}" in error
+
+
+def test_a_sweep_that_left_each_domain_out_calibrates_a_model_of_all(table: dw.Environments, tmp_path: Path) -> None:
+    found = dw.tune(table, "ERM", candidates=1, workers=1, evaluate_every=10, out=tmp_path, **OPTIONS)
+    data = next(tmp_path.glob("t-*"))
+    model = dw.fit(str(data), "ERM", evaluate_every=10, **OPTIONS | {"hparams": found.hparams})
+    made = calibrate(model, sweep=tmp_path, device="cpu")
+    assert made.card.calibration is not None and made.card.calibration.source == "unseen"
+    assert dict(made.card.calibration.domains) == dict(table.sizes)
+    other = dw.fit(str(data), "ERM", evaluate_every=10, **OPTIONS | {"hparams": {"batch_size": 4}})
+    with pytest.raises(UserError, match="no run with the model's settings left north out"):
+        calibrate(other, sweep=tmp_path)

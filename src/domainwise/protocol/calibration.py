@@ -20,9 +20,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive
@@ -70,6 +67,8 @@ class Outcomes:
 
     @classmethod
     def of(cls, logits: Floats, labels: npt.NDArray[np.int64], temperature: float = 1.0) -> "Outcomes":
+        from scipy.special import log_softmax
+
         p = np.exp(log_softmax(np.asarray(logits, np.float64) / temperature, axis=1))
         return cls(p.max(1), np.argmax(logits, axis=1) == labels, p[np.arange(len(p)), labels])
 
@@ -80,6 +79,8 @@ Logits = Mapping[str, tuple[Floats, npt.NDArray[np.int64]]]
 
 def negative_log_likelihood(logits: Logits, temperature: float = 1.0) -> float:
     """The mean over domains, each counting equally."""
+    from scipy.special import log_softmax
+
     means = []
     for values, labels in logits.values():
         likelihoods = log_softmax(np.asarray(values, np.float64) / temperature, axis=1)
@@ -89,6 +90,8 @@ def negative_log_likelihood(logits: Logits, temperature: float = 1.0) -> float:
 
 def fit_temperature(logits: Logits) -> float:
     """The minimum between LOWEST and HIGHEST; the loss is convex in 1 / T, so it is the only one."""
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(
         lambda inverse: negative_log_likelihood(logits, 1 / inverse),
         bounds=(1 / HIGHEST, 1 / LOWEST),
@@ -148,6 +151,8 @@ def coverage_threshold(domains: Mapping[str, Outcomes], coverage: float) -> floa
 
 def error_bound(wrong: int, answered: int, delta: float) -> float:
     """The upper confidence bound of an error rate at level 1 - delta, after Clopper and Pearson."""
+    from scipy import stats
+
     return 1.0 if wrong >= answered else float(stats.beta.ppf(1 - delta, wrong + 1, answered - wrong))
 
 
