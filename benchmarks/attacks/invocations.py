@@ -81,6 +81,7 @@ def base(workspace: Path) -> dict[str, tuple[str, ...]]:
         "data list": (),
         "data get": ("ColoredMNIST",),
         "data check": (data,),
+        "data manifest": (data, "--out", "out.csv"),
         "data cache list": (),
         "data cache clear": ("--yes",),
         "calibrate": ("model", "--data", data),

@@ -56,7 +56,7 @@ def cam(
     folders = run_folders(runs, RunFilter(dataset, test_domain, trial))
     models = attention.restore_all(folders, data_root, device)
     if images:
-        pixels = read_images(images[:limit], models[0].environments.shape)
+        pixels = read_images(images[:limit], models[0].environments.shape, models[0].environments.window)
         comparison = attention.compare_on_images(models, pixels, layer, method)
     else:
         environments = models[0].environments

@@ -9,8 +9,10 @@ from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.core import files
 from domainwise.core.phrasing import counted
+from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.data.sources.check import Check
@@ -24,14 +26,16 @@ LINES = 20
 """Findings of a kind that are printed; --json has all."""
 
 
+@with_reading_flags
 def check(
-    folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>.")],
+    folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>, or a table of files.")],
+    reading: Reading = PLAIN,
     preview: Annotated[
         Path | None, typer.Option(help="Where to draw a sheet of samples (default: runs/check/NAME.png).")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check a folder of your own images: what would stop a training (exit 2), what might spoil its result."""
+    """Check your own images, a folder or a table: what would stop a training (exit 2), what might spoil its result."""
     from domainwise.core.files import writable_file
     from domainwise.data.sources.check import check as check_folder
     from domainwise.reports.pictures import folder_samples
@@ -39,7 +43,7 @@ def check(
 
     if preview is not None:
         check_format(preview, argument="preview")
-    result = check_folder(folder)
+    result = check_folder(folder, reading)
     sheet = preview or Path("runs/check") / f"{result.folder.name}.png"
     inside = preview is None and files.resolved(sheet).is_relative_to(result.folder.path)
     drawn = bool(result.facts) and not inside

@@ -8,8 +8,10 @@ import typer
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs, training_progress
+from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.sweep import print_estimate
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
+from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -18,10 +20,12 @@ EXAMPLES = (
 
 
 @with_training_flags(without=("full_curves", "track"), average="sma")
+@with_reading_flags
 def compare(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     algorithms: options.Algorithms = "ERM,CORAL,DAT",
     hparams: Annotated[
         int | None, typer.Option(help="Candidates per algorithm; the first has the default values (default: 3).")
@@ -65,7 +69,9 @@ def compare(
     from domainwise.sweeps.plan import plan_sweep
 
     seconds = parse_budget(budget, device)
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
+    chosen, named = choose_data_and_network(
+        dataset, data, skip_bad, training.network, training.weights, data_root, reading
+    )
     plan = plan_sweep(
         chosen.name,
         options.parse_names(algorithms),

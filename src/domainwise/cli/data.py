@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from domainwise.data.catalogue import Dataset
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise data list[/]   ·   [bold]domainwise data list --json --data-root ~/data[/]"
+MANIFEST_EXAMPLES = "Example:  [bold]domainwise data manifest ~/photos --out photos.csv[/]"
 GET_EXAMPLES = (
     "Examples:  [bold]domainwise data get ColoredMNIST[/]   ·   [bold]domainwise data get PACS --data-root ~/data[/]"
 )
@@ -92,6 +93,20 @@ def _in_words(fact: dict[str, Any]) -> str:
             places = ", ".join(f"{place or '.'}/" for place in part["places"])
             lines.append(f"{part['name']} ({how}): looked for in {places}")
     return "\n".join(lines if fact["parts"] else [*lines, "Comes with the installation."])
+
+
+@app.command(epilog=MANIFEST_EXAMPLES)
+def manifest(
+    folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>.")],
+    out: Annotated[Path, typer.Option(help="The table to write: .csv.")],
+) -> None:
+    """Write a table of a folder's images: path, label, domain. Add columns such as group, split or time to it."""
+    from domainwise.core.phrasing import counted
+    from domainwise.data.sources.manifest import table_of_folder
+
+    if out.suffix != ".csv":
+        raise UserError(f"{out}: the table is written as .csv", argument="out")
+    say(f"{out}: {counted(table_of_folder(folder, out), 'image')}; next: domainwise data check {out}")
 
 
 @app.command(epilog=GET_EXAMPLES)

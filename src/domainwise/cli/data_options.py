@@ -7,15 +7,23 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
-from domainwise.data.sources.folder import image_folder, scan
+from domainwise.data.sources.folder import image_folder, scan_present
 from domainwise.data.sources.saved import is_saved
+from domainwise.data.sources.table_files import is_table
 from domainwise.nets.weights import WEIGHTS, find
+from domainwise.protocol.reading import PLAIN, Reading
 
 PRETRAINED, SCRATCH = "resnet18", "small-cnn"
 
 
 def choose_data_and_network(
-    dataset: str | None, folder: Path | None, skip_bad: bool, network: str, weights: str, data_root: Path | None
+    dataset: str | None,
+    folder: Path | None,
+    skip_bad: bool,
+    network: str,
+    weights: str,
+    data_root: Path | None,
+    reading: Reading = PLAIN,
 ) -> tuple[Dataset, str | None]:
     """The data, and the network: None means the dataset's; for a folder it depends on the weights in the data root."""
     named = None if network == "auto" else network
@@ -25,12 +33,12 @@ def choose_data_and_network(
     if name is None:
         raise UserError("name the data: --dataset NAME (see: domainwise list), or --data DIR for your own images")
     path = files.expanded(name)
-    if is_saved(path) or (folder is None and (name in DATASETS or not path.is_dir())):
-        return find_dataset(name, skip_bad=skip_bad), named
-    data = image_folder(name, skip_bad=skip_bad)
+    if is_saved(path) or (folder is None and (name in DATASETS or not (path.is_dir() or is_table(path)))):
+        return find_dataset(name, skip_bad=skip_bad, reading=reading), named
+    data = image_folder(name, skip_bad=skip_bad, reading=reading)
     if len(data.classes) < 2:
         raise UserError(f"{data.title} has one class only ({data.classes[0]}): a classifier needs two")
-    for note in scan(files.resolved(name)).notes():
+    for note in scan_present(files.resolved(name), reading, skip_bad).notes():
         say(f"note: {note}", errors_console)
     if named is None:
         named, reason = _default_network(weights, data_root)

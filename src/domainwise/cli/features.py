@@ -7,6 +7,8 @@ import typer
 
 from domainwise.cli import complete, options
 from domainwise.cli.output import say
+from domainwise.cli.reading_flags import with_reading_flags
+from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
     "Examples:  [bold]domainwise features PACS --network resnet50 --out pacs-features[/]"
@@ -14,6 +16,7 @@ EXAMPLES = (
 )
 
 
+@with_reading_flags
 def features(
     data: Annotated[
         str, typer.Argument(help="A dataset by name, or your own images.", autocompletion=complete.datasets)
@@ -23,6 +26,8 @@ def features(
         typer.Option(help="Pre-trained network whose features to compute.", autocompletion=complete.networks),
     ],
     out: Annotated[Path, typer.Option(help="Folder (a dataset for other commands), .parquet or .safetensors file.")],
+    skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     weights: options.Weights = "",
     image_size: options.ImageSize = None,
     precision: options.Precision = "fp32",
@@ -35,11 +40,12 @@ def features(
     interrupted command continues.
     """
     from domainwise.data.feature_files import check_target, write_features
+    from domainwise.data.find import find_dataset
     from domainwise.models.features import extract_features
 
     check_target(out)
     vectors = extract_features(
-        data,
+        find_dataset(data, skip_bad=skip_bad, reading=reading),
         network,
         weights=weights,
         image_size=image_size,

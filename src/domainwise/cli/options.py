@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 # Data
 Dataset = Annotated[str | None, typer.Option(help="See: domainwise list.", autocompletion=complete.datasets)]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="Folder of your own images: DIR/<domain>/<class>/*.jpg (png, webp, ...).")
+    Path | None,
+    typer.Option(
+        "--data", help="Your own images: DIR/<domain>/<class>/*.jpg, or a table of files (.csv, .jsonl, .parquet)."
+    ),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out images of your own folder that cannot be decoded.")

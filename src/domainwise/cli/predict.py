@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,11 @@ from rich.table import Table
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
+from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
 from domainwise.core.spreadsheet import comma_separated_rows
+from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.models.model import Model
@@ -148,10 +151,12 @@ def predict(
         raise typer.Exit(2 if nothing else 1)
 
 
+@with_reading_flags
 def evaluate(
     model: options.ModelFolder,
-    data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")],
+    data: Annotated[str, typer.Option(help="Labelled images DIR/<domain>/<class>/, a table of files, or a dataset.")],
     skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     adapt: Adapt = None,
     adapt_keep: AdaptKeep = None,
     adapt_lr: AdaptLr = None,
@@ -163,6 +168,7 @@ def evaluate(
 
     Images that the model was trained on, known by their pixels, are left out of the accuracies and counted separately.
     """
+    from domainwise.data.catalogue import DATASETS
     from domainwise.data.find import find_dataset
     from domainwise.models.folder import load_model
 
@@ -173,7 +179,11 @@ def evaluate(
         )
     if adapt is not None:
         loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    environments = find_dataset(data, skip_bad=skip_bad).load(data_root, loaded.preprocessing.shape[-1])
+    window = loaded.preprocessing.window
+    if window is not None and reading.window is None and data not in DATASETS:
+        reading = replace(reading, window=window)
+    found = find_dataset(data, skip_bad=skip_bad, reading=reading)
+    environments = found.load(data_root, loaded.preprocessing.shape[-1])
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))

@@ -10,9 +10,11 @@ import typer
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs
+from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.status import list_failures, progress_json
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core.errors import UserError
+from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.protocol.runs import Run
@@ -30,10 +32,12 @@ EXAMPLES = (
 
 
 @with_training_flags()
+@with_reading_flags
 def sweep(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     algorithms: options.Algorithms = "ERM,DAT",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: options.Trials = 3,
@@ -72,7 +76,9 @@ def sweep(
     from domainwise.sweeps.plan import plan_sweep
 
     cells = grid_cells(grid or [])
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
+    chosen, named = choose_data_and_network(
+        dataset, data, skip_bad, training.network, training.weights, data_root, reading
+    )
     planned = training.options(device, data_root, named)
     plans = [
         plan_sweep(

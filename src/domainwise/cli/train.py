@@ -8,8 +8,10 @@ import typer
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
+from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core import torchrun
+from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.engine.train import TrainingResult
@@ -22,6 +24,7 @@ EXAMPLES = (
 
 
 @with_training_flags()
+@with_reading_flags
 def train(
     dataset: Annotated[
         str | None,
@@ -31,10 +34,13 @@ def train(
     ] = None,
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     algorithm: Annotated[str, typer.Option(help="See: domainwise list.", autocompletion=complete.algorithms)] = "DAT",
     test_domain: Annotated[
         list[str] | None,
-        typer.Option(help="Unseen domain, name or number; repeat for several (default: the first; none of --data)."),
+        typer.Option(
+            help="Unseen domain, name or number; repeat for several (default: the first; with a table, its split test)."
+        ),
     ] = None,
     train_domain: Annotated[list[str] | None, typer.Option(help="Training domain (default: all others).")] = None,
     *,
@@ -62,8 +68,10 @@ def train(
     from domainwise.sweeps.plan_run import plan_run
 
     dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, named = choose_data_and_network(dataset, data, skip_bad, training.network, training.weights, data_root)
-    unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else ())
+    chosen, named = choose_data_and_network(
+        dataset, data, skip_bad, training.network, training.weights, data_root, reading
+    )
+    unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else chosen.unseen)
     planned = training.options(device, data_root, named, held_out=held_out)
     run = plan_run(chosen, algorithm, unseen, planned, train_domains=train_domain, draw=draw, trial=trial)
     with training_progress(str(run), run.steps) as progress:

@@ -87,18 +87,28 @@ def with_training_flags(without: Collection[str] = (), **defaults: Any) -> Calla
             for name, one in DECLARED.items()
             if name not in without
         }
-        parameters: list[inspect.Parameter] = []
-        for name, one in inspect.signature(command).parameters.items():
-            parameters += shared.values() if name == "training" else [one]
-
-        @wraps(command)
-        def call(**values: Any) -> None:
-            flags = TrainingFlags({name: values.pop(name) for name in shared})
-            command(**values, training=flags)
-
-        keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        call.__annotations__ = {one.name: one.annotation for one in keywords}
-        return call
+        return in_place_of("training", shared, TrainingFlags, command)
 
     return decorate
+
+
+def in_place_of(
+    parameter: str,
+    declared: Mapping[str, inspect.Parameter],
+    make: Callable[[Mapping[str, Any]], Any],
+    command: Command,
+) -> Command:
+    """The command with declared options in place of one parameter, which gets what is made of their values."""
+    parameters: list[inspect.Parameter] = []
+    for name, one in inspect.signature(command).parameters.items():
+        parameters += declared.values() if name == parameter else [one]
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        given = make({name: values.pop(name) for name in declared})
+        command(**values, **{parameter: given})
+
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in keywords}
+    return call

@@ -43,6 +43,7 @@ class Environments:
         None  # int64 [N]; samples of one group (a patient, a burst) are never divided between splits
     )
     held_out: Tensor | None = None  # bool [N]; which samples are `out`, where that is given; else they are drawn
+    window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -138,7 +139,7 @@ class Environments:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        return Preprocessing(self.shape, self.classes, self.mean, self.std)
+        return Preprocessing(self.shape, self.classes, self.mean, self.std, self.window)
 
     @property
     def vectors(self) -> bool:

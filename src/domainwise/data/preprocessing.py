@@ -19,6 +19,7 @@ class Preprocessing:
     classes: tuple[str, ...]
     mean: Tensor  # [C, 1, 1], or [D]
     std: Tensor  # [C, 1, 1], or [D]
+    window: tuple[int, int] | None = None  # the grey values of 16-bit files that are read as black and white
 
     @classmethod
     def from_values(
@@ -31,8 +32,8 @@ class Preprocessing:
     ) -> "Preprocessing":
         """From one number per channel or column."""
         per_channel = (-1, *[1] * (len(shape) - 1))
-        as_tensors = (torch.tensor(values, dtype=dtype).view(per_channel) for values in (mean, std))
-        return cls(tuple(shape), tuple(classes), *as_tensors)
+        mean_tensor, std_tensor = (torch.tensor(values, dtype=dtype).view(per_channel) for values in (mean, std))
+        return cls(tuple(shape), tuple(classes), mean_tensor, std_tensor)
 
     @property
     def vectors(self) -> bool:

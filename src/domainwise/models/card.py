@@ -5,12 +5,13 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive, check, checksum, parse_any
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
+from domainwise.protocol.reading import DEEPEST_GREY
 from domainwise.protocol.spaces import HParams
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Card:
     versions: Mapping[str, str] = field(default_factory=dict)
     members: tuple[HParams, ...] = ()  # the hyper-parameters of each model of an ensemble; empty for a single model
     calibration: Calibration | None = None
+    window: tuple[int, int] | None = None  # the grey values of 16-bit files that are read as black and white
 
     @property
     def preprocessing(self) -> "Preprocessing":
@@ -47,7 +49,8 @@ class Card:
         from domainwise.data.preprocessing import Preprocessing
 
         dtype = torch.float64 if len(self.shape) == 1 else torch.float32
-        return Preprocessing.from_values(self.shape, self.classes, self.mean, self.std, dtype)
+        made = Preprocessing.from_values(self.shape, self.classes, self.mean, self.std, dtype)
+        return replace(made, window=self.window)
 
     def write(self, digests: Mapping[str, str]) -> bytes:
         """As JSON, with the digests of the other files and a checksum."""
@@ -56,6 +59,8 @@ class Card:
             del content["members"]  # which earlier versions do not know
         if self.calibration is None:
             del content["calibration"]  # a model that has one gives other probabilities: earlier versions refuse it
+        if self.window is None:
+            del content["window"]  # earlier versions, which would read other pixels, refuse a model that has one
         return json.dumps({**content, "checksum": checksum(content)}, indent=1).encode()
 
     @classmethod
@@ -82,6 +87,8 @@ class Card:
             return "mean and std"
         if self.calibration is not None and not LOWEST <= self.calibration.temperature <= HIGHEST:
             return f"a temperature of {self.calibration.temperature:g}"
+        if self.window is not None and not 0 <= self.window[0] < self.window[1] <= DEEPEST_GREY:
+            return f"a window of {list(self.window)}"
         return "" if self.domains and self.classes else "no domains or no classes"
 
 

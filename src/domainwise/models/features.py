@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from domainwise.core.errors import UserError
+from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import check_precision, pick_device
@@ -12,7 +13,7 @@ from domainwise.nets.weights import planned
 
 
 def extract_features(
-    dataset: str | Path | Environments,
+    dataset: str | Path | Environments | Dataset,
     network: str,
     *,
     weights: str | Path = "",
@@ -35,9 +36,11 @@ def extract_features(
             "its weights",
             argument="weights",
         )
-    data = dataset
-    if not isinstance(data, Environments):
-        data = find_dataset(str(dataset)).for_network(network).load(data_root, image_size)
+    if isinstance(dataset, Environments):
+        data = dataset
+    else:
+        named = dataset if isinstance(dataset, Dataset) else find_dataset(str(dataset))
+        data = named.for_network(network).load(data_root, image_size)
     if data.vectors:
         raise UserError(f"{data.name} has no images, but vectors: they are features already")
     vectors = features_of(data, network, reference, precision, chosen, data_root)

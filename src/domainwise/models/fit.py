@@ -121,9 +121,10 @@ def make_model(
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        training,
+        {**training, "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()}},
         versions(),
         members,
+        window=environments.window,
     )
     model = Model(card, tensors, device=device)
     trained_on = [fingerprints(environments.images[split["in"]]) for split in splits.values()]
@@ -149,6 +150,12 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }
+
+
+def _class_counts(environments: Environments, rows: Tensor) -> dict[str, int]:
+    """Samples of each class among the rows."""
+    counts = environments.labels[rows.to(environments.labels.device)].bincount(minlength=len(environments.classes))
+    return dict(zip(environments.classes, counts.tolist(), strict=True))
 
 
 def _averaged(weights: SavedWeights) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def as_inputs(inputs: Any, expected: Preprocessing) -> Tensor:
     if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(x, (str, Path, Image.Image)) for x in inputs):
         if expected.vectors:
             raise UserError(f"this model reads rows of {expected.shape[0]} numbers, not images")
-        return read_images(inputs, expected.shape)
+        return read_images(inputs, expected.shape, expected.window)
     array = inputs.detach().cpu() if isinstance(inputs, Tensor) else torch.as_tensor(_array(inputs))
     return _vectors(array, expected.shape) if expected.vectors else _images(array, expected.shape)
 

@@ -82,7 +82,7 @@ def read_batches(files: Sequence[Path], model: Model) -> Iterator[FileBatch]:
 
     def read(file: Path) -> Tensor | str:
         try:
-            return read_image(file, model.preprocessing.shape)
+            return read_image(file, model.preprocessing.shape, model.preprocessing.window)
         except UserError as error:
             return str(error)
 

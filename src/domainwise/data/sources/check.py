@@ -14,6 +14,7 @@ from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.near_duplicates import near_pairs
+from domainwise.protocol.reading import PLAIN, Reading
 from domainwise.protocol.runs import HELD_OUT
 
 UNEVEN = 10
@@ -178,10 +179,10 @@ class Check:
         return str(Path(image.file).relative_to(self.folder.path) if inside else image.file)
 
 
-def check(path: Path) -> Check:
-    """Decodes every image of a folder, in parallel."""
-    folder = scan(files.resolved(path))
-    answers = list(decode_all(folder.files, f"checking {folder.name}"))
+def check(path: Path, reading: Reading = PLAIN) -> Check:
+    """Decodes every image of a folder or table, in parallel."""
+    folder = scan(files.resolved(path), reading)
+    answers = list(decode_all(folder.files, f"checking {folder.name}", window=reading.window))
     facts = {folder.images[i]: answer for i, answer in answers if "bad" not in answer}
     bad = {folder.images[i]: answer["bad"] for i, answer in answers if "bad" in answer}
     return Check(folder, facts, bad)

@@ -171,6 +171,7 @@ class _Loader:
             labelled_images(folder.name, result.images, labels, folder.classes),
             groups=None if groups is None else torch.tensor(groups),
             held_out=torch.tensor(held_out) if any(held_out) else None,
+            window=self.reading.window,
         )
 
 

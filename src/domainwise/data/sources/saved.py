@@ -2,6 +2,8 @@
 
 DIR/images.npy           uint8 [N, C, H, W] or float vectors [N, D], memory-mapped when loaded
 DIR/labels.npy           int64 [N]
+DIR/groups.npy           int64 [N], if samples belong together
+DIR/held_out.npy         bool [N], if it is given which samples are held out
 DIR/environments.json    names, sizes, normalisation and the fingerprint; written last
 """
 
@@ -27,13 +29,18 @@ if TYPE_CHECKING:
 ADVICE = "save it again"
 FORMAT = 1
 DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
+FURTHER = {"groups": "groups.npy", "held_out": "held_out.npy"}
+"""Fields that only some data have, and their files."""
 
 
 def fingerprint(data: Environments) -> str:
     """Sixteen hexadecimal digits that identify the data."""
     content = hashlib.sha256(repr((tuple(data.sizes.items()), data.classes, data.shape)).encode())
-    for part in (data.images, data.labels, data.mean, data.std):
+    further = [part for name in FURTHER if (part := getattr(data, name)) is not None]
+    for part in (data.images, data.labels, data.mean, data.std, *further):
         content.update(part.cpu().contiguous().numpy().data)
+    if data.window is not None:
+        content.update(repr(data.window).encode())
     return content.hexdigest()[:16]
 
 
@@ -45,7 +52,8 @@ def with_fingerprint(data: Environments) -> Environments:
 def save_environments(data: Environments, folder: Path) -> Path:
     """Writes the data to a folder, whose path then names a dataset."""
     files.writable_folder(folder)
-    for name, part in ((IMAGES, data.images), (LABELS, data.labels)):
+    further = {name: part for name in FURTHER if (part := getattr(data, name)) is not None}
+    for name, part in ((IMAGES, data.images), (LABELS, data.labels), *((FURTHER[n], p) for n, p in further.items())):
         with files.atomic(folder / name) as file:
             np.save(file, part.cpu().numpy(), allow_pickle=False)
     description = {
@@ -57,6 +65,10 @@ def save_environments(data: Environments, folder: Path) -> Path:
         "std": data.std.tolist(),
         "state": fingerprint(data),
     }
+    if further:  # earlier versions, which would divide groups, refuse such data
+        description["further"] = list(further)
+    if data.window is not None:
+        description["window"] = list(data.window)
     with files.atomic(folder / DESCRIPTION) as file:
         file.write(json.dumps(description, indent=1).encode())
     return folder
@@ -80,14 +92,40 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
         dtype = images.dtype if images.ndim == 2 else torch.float32
         mean, std = (torch.tensor(values, dtype=dtype) for values in (described.mean, described.std))
         sizes = dict(described.sizes)
-        data = Environments(described.name, images, labels, sizes, described.classes, mean, std)
-        if len(images) != len(labels) or sum(sizes.values()) != len(images):
+        further = {
+            name: torch.from_numpy(np.load(folder / FURTHER[name], allow_pickle=False)) for name in described.further
+        }
+        data = Environments(
+            described.name,
+            images,
+            labels,
+            sizes,
+            described.classes,
+            mean,
+            std,
+            window=described.window,
+            groups=further.get("groups"),
+            held_out=further.get("held_out"),
+        )
+        lengths = {len(part) for part in (images, labels, *further.values())}
+        if lengths != {sum(sizes.values())}:
             raise ValueError("its parts differ in length")
-    except (OSError, EOFError, ValueError, TypeError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        SyntaxError,
+        TokenError,
+    ) as error:
         raise UserError(f"{folder} holds no whole data ({error}): {ADVICE}") from None
     if state is not None and state != described.state:
         raise UserError(f"the data in {folder} has changed since this run was planned: plan a new one")
-    parts = [(folder / name).stat() for name in (DESCRIPTION, IMAGES, LABELS)]
+    further_files = [FURTHER[name] for name in described.further]
+    parts = [(folder / name).stat() for name in (DESCRIPTION, IMAGES, LABELS, *further_files)]
     known = (folder, *((part.st_size, part.st_mtime_ns) for part in parts))
     if known not in _checked:
         if fingerprint(data) != described.state:
@@ -111,6 +149,8 @@ class _Description:
     mean: list[Any]  # nested as the tensor is
     std: list[Any]
     state: str
+    further: tuple[str, ...] = ()
+    window: tuple[int, int] | None = None
 
 
 def _describe(folder: Path) -> _Description:
