@@ -292,7 +292,8 @@ def test_every_selected_model_is_asked_once(
         train(run, "runs", device="cpu")
     status, out, _ = command(capsys, "audit", "runs", "--selected", "--json")
     told = json.loads(out)["audits"]
-    assert status == 0 and {rule for found in told for rule in found["chosen"]} == {"training-domain", "oracle"}
+    rules = {rule for found in told for rule in found["chosen"]}
+    assert status == 0 and rules == {"training-domain", "oracle", "worst-domain", "worst-subgroup"}
     for found in told:
         assert found["unseen"] == ["scene2"] and found["shortcut"]["unseen"] == "scene2" and found["sentence"]
     for model in Path("runs").glob("*/model.safetensors"):

@@ -92,7 +92,7 @@ def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.Monke
 
 def test_tables_and_the_page_of_a_folder(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "runs")
-    assert [one.selection for one in table(str(folder), "all")] == ["training-domain", "oracle"]
+    assert [one.selection for one in table(str(folder), "all")] == ["training-domain", "oracle", "worst-domain"]
     with pytest.raises(UserError, match="unknown selection rule 'orakel'"):
         table(folder, "orakel")
     with pytest.raises(UserError, match=r"unknown algorithm 'DAT .x.'"):

@@ -303,7 +303,7 @@ def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch)
     first = evaluator()
     assert not recorded and evaluator() == first and evaluator() == first and len(recorded) == 1
     session.step()
-    assert evaluator() != first and evaluator.scores.shape == (len(parts), 2)
+    assert evaluator() != first and evaluator.scores.shape == (len(parts), 7)
 
 
 # compiled and padded

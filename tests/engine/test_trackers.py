@@ -56,8 +56,11 @@ def test_a_tracker_hears_what_the_records_say(run: dw.Run, heard: list[tuple[Any
     outcome = dw.train(run, tmp_path, device="cpu", log_to=["fake"])
     assert heard[0] == ("start", run.id, run.id) and heard[-1] == ("end", "done")
     told = {(step, name): value for _, step, values in heard[1:-1] for name, value in values.items()}
-    expected = {(r.step, f"accuracy/{r.domain}/{r.split}"): r.accuracy for r in outcome.records}
-    expected |= {(r.step, f"loss/{r.domain}/{r.split}"): r.loss for r in outcome.records}
+    expected = {
+        (r.step, f"{name}/{r.domain}/{r.split}"): value
+        for r in outcome.records
+        for name, value in r.scores._asdict().items()
+    }
     expected |= {(r.step, "loss/training"): r.training_loss for r in outcome.records}
     assert told == expected
 

@@ -48,7 +48,7 @@ def test_the_ends_of_the_line_are_start_and_end_of_the_training(run_folder: RunF
         torch.testing.assert_close(value, ((start[name].double() + end[name].double()) / 2).float())
     records, _ = run_folder.read()
     at_end = {(row.domain, row.split): row.accuracy for row in records if row.step == saved_weights(run_folder).step}
-    assert {part: accuracy for part, (accuracy, _) in found.points[-1].scores.items()} == at_end
+    assert {part: one.accuracy for part, one in found.points[-1].scores.items()} == at_end
 
 
 def test_the_choice_looks_at_training_domains_alone_and_prefers_the_end(run_folder: RunFolder) -> None:

@@ -68,6 +68,7 @@ def test_every_rule_chooses_the_same(sweep: Path, tmp_path: Path) -> None:
         "training-domain",
         "oracle",
         "leave-one-domain-out",
+        "worst-domain",
     }
 
 

@@ -9,6 +9,7 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.core.errors import UserError
+from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS
 
 if TYPE_CHECKING:
@@ -133,6 +134,15 @@ Images = Annotated[list[str], typer.Argument(help="Image files, folders (all ima
 # Results
 Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]
 Baseline = Annotated[str, typer.Option(help="Method that paired differences refer to.")]
+MetricName = Annotated[
+    str,
+    typer.Option(
+        "--metric",
+        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error or worst-class: shown, and used to "
+        "select (but calibration-error: by accuracy).",
+        autocompletion=complete.among(*METRICS),
+    ),
+]
 Picture = Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")]
 OptionalPicture = Annotated[Path | None, typer.Option(help="Also a picture: .png, .pdf or .svg.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]

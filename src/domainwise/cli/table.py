@@ -33,7 +33,8 @@ def table(
     selection: Annotated[
         str | None,
         typer.Option(
-            help="training-domain, leave-one-domain-out, oracle, validation-domain, or all (default: the dataset's).",
+            help="training-domain, leave-one-domain-out, oracle, validation-domain, worst-domain, worst-subgroup, "
+            "or all (default: the dataset's).",
             autocompletion=_selections,
         ),
     ] = None,
@@ -41,9 +42,10 @@ def table(
     baseline: options.Baseline = "ERM",
     paper: Annotated[str | None, typer.Option(help="Compare with a table of the paper: its number or label.")] = None,
     partial: options.Partial = False,
+    metric: options.MetricName = "accuracy",
     as_json: options.Json = False,
 ) -> None:
-    """Accuracy per unseen domain and average, with the selection rule that chose it.
+    """Accuracy, or another metric, per unseen domain and average, with the selection rule that chose it.
 
     Runs that failed or are not finished are left out, and the caption says which.
     """
@@ -71,7 +73,7 @@ def table(
         else:
             console.file.write(_rendered(compared, form))
         return
-    tables = accuracy_tables(folder, collection, selection, baseline)
+    tables = accuracy_tables(folder, collection, selection, baseline, metric)
     if form == "json":
         print_json({"tables": [one.as_json() for one in tables]})
     elif form == "csv":

@@ -22,7 +22,7 @@ class StepScores:
     def finite(self) -> bool:
         """Whether all losses are finite."""
         scores = (*self.last.values(), *(self.averaged or {}).values())
-        return all(math.isfinite(loss) for _, loss in scores)
+        return all(math.isfinite(one.loss) for one in scores)
 
 
 class DueEvaluations:
@@ -34,8 +34,10 @@ class DueEvaluations:
         splits = splits_to_evaluate(run, data)
         held_out = {(domain, name): rows for (domain, name), rows in splits.items() if self._validates(domain, name)}
         self.evaluator, self.validator = (
-            Evaluator(session.algorithm, data, parts, run.train_domains, capture=session.execution.captures)
-            for parts in (splits, held_out)
+            Evaluator(
+                session.algorithm, data, parts, run.train_domains, capture=session.execution.captures, metrics=metrics
+            )
+            for parts, metrics in ((splits, True), (held_out, False))
         )
         self._last: Tensor | None = None
         self._averaged: Tensor | None = None
@@ -65,7 +67,7 @@ class DueEvaluations:
         last = None if self._last is None else self.evaluator.results(self._last)
         if average is not None and average.validated_at(step):
             scores = last if self._validated is None else self.validator.results(self._validated)
-            losses = [loss for split, (_, loss) in (scores or {}).items() if self._validates(*split)]
+            losses = [one.loss for split, one in (scores or {}).items() if self._validates(*split)]
             mean = sum(losses) / len(losses)
             average.observe(step, self.ranks.on_rank_zero(lambda: mean))  # ranks may differ in the last bits
             if last is not None and average.evaluated_at(step):

@@ -1,4 +1,4 @@
-"""Evaluation: accuracy and loss on splits of domains, in large batches, with one synchronisation for all of them."""
+"""Evaluation: accuracy, loss and further metrics on splits of domains, with one synchronisation for all of them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,18 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.data.environments import Environments
 from domainwise.data.streaming import chunks
 from domainwise.engine.execution.capture import first_line, record
+from domainwise.engine.metrics import measure
+from domainwise.protocol.metrics import MEASURED
+from domainwise.protocol.records import SplitScores
 from domainwise.protocol.runs import Run
 
 log = logging.getLogger(__name__)
 
 Split = tuple[str, str]
 """(domain, "in" or "out")."""
-Scores = dict[Split, tuple[float, float]]
-"""(accuracy, mean loss) on each split."""
+Scores = dict[Split, SplitScores]
+KEPT = 1 << 26
+"""Logits that are kept until their metrics are computed."""
 
 
 def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tensor]:
@@ -39,7 +43,8 @@ def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tens
 class Evaluator:
     """Evaluates one training repeatedly; on a GPU by replaying a CUDA graph, recorded the second time.
 
-    `launch` does not wait for the GPU and `results` does, so that other trainings can use the GPU in between.
+    `launch` does not wait for the GPU and `results` does, so that other trainings can use the GPU in between. Without
+    `metrics` only accuracy and loss are computed.
     """
 
     def __init__(
@@ -50,9 +55,12 @@ class Evaluator:
         train_domains: Sequence[str],
         *,
         capture: bool = True,
+        metrics: bool = True,
     ) -> None:
-        self.splits, self.measure = splits, partial(scores, algorithm, environments, splits, train_domains)
-        self.scores = torch.zeros(len(splits), 2, device=environments.device, dtype=torch.float64)
+        self.splits = splits
+        self.measure = partial(scores, algorithm, environments, splits, train_domains, metrics=metrics)
+        width = 2 + len(MEASURED) * metrics
+        self.scores = torch.zeros(len(splits), width, device=environments.device, dtype=torch.float64)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.capture = capture and environments.device.type == "cuda" and not environments.streamed
         self.warm = False
@@ -71,8 +79,8 @@ class Evaluator:
         return self.scores.clone()
 
     def results(self, scores: Tensor) -> Scores:
-        """(accuracy, mean loss) on each split by an evaluation that was launched; empty if nothing was held out."""
-        return dict(zip(self.splits, map(tuple, scores.tolist()), strict=True))
+        """Those of each split by an evaluation that was launched; empty if nothing was held out."""
+        return dict(zip(self.splits, map(SplitScores.of, scores.tolist()), strict=True))
 
     def __call__(self) -> Scores:
         return self.results(self.launch())
@@ -93,21 +101,27 @@ class Evaluator:
 def evaluate(
     algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
 ) -> Scores:
-    """(accuracy, mean loss) on each split, in eval mode, once."""
+    """The scores on each split, in eval mode, once."""
     return Evaluator(algorithm, environments, splits, train_domains)()
 
 
 @torch.no_grad()
 def scores(
-    algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
+    algorithm: Algorithm,
+    environments: Environments,
+    splits: Mapping[Split, Tensor],
+    train_domains: Sequence[str],
+    *,
+    metrics: bool = True,
 ) -> Tensor:
-    """Accuracy and mean loss on each split, [splits, 2], without waiting for the device.
+    """Accuracy, mean loss and the further metrics of each split, [splits, 7], without waiting for the device.
 
-    An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
+    Without `metrics` only the first two. An algorithm whose predictions depend on their batch sees batches of the
+    training size, each from one domain.
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
-    totals = []
+    totals, further = [], Metrics()
     for (domain, _), rows in splits.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
@@ -115,9 +129,44 @@ def scores(
             logits = algorithm.predict(environments.normalise(images), number)
             correct = (logits.argmax(1) == y).sum()
             total += torch.stack([correct, F.cross_entropy(logits, y, reduction="sum")])
+            if metrics:
+                further.add(logits, y)
         totals.append(total / len(rows))
+        further.end_split(len(rows))
     algorithm.train()
-    return torch.stack(totals)
+    found = torch.stack(totals)
+    return torch.cat([found, further.values()], 1) if metrics else found
+
+
+class Metrics:
+    """Keeps the logits of splits, and measures many splits at once: more when their logits take too much memory."""
+
+    def __init__(self) -> None:
+        self.logits: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.sizes: list[int] = []
+        self.measured: list[Tensor] = []
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        self.logits.append(logits)
+        self.labels.append(labels)
+
+    def end_split(self, size: int) -> None:
+        self.sizes.append(size)
+        if sum(one.numel() for one in self.logits) >= KEPT:
+            self._measure()
+
+    def values(self) -> Tensor:
+        """Those of all splits, [splits, 5]."""
+        self._measure()
+        return torch.cat(self.measured)
+
+    def _measure(self) -> None:
+        if self.logits:
+            logits = torch.cat(self.logits)
+            probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(1)
+            self.measured.append(measure(probabilities, torch.cat(self.labels), self.sizes))
+        self.logits, self.labels, self.sizes = [], [], []
 
 
 def chunk_size(environments: Environments) -> int:

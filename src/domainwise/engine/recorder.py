@@ -50,9 +50,9 @@ class Recorder:
     def record(self, step: int, scores: StepScores, seconds: float, training_loss: float) -> None:
         """Writes one record per split and kind of weights, and the penalties if the run tracks them."""
         run, rounded = self.session.run, round(seconds, 3)
-        last = [Record(run.id, step, *split, *score, rounded, training_loss) for split, score in scores.last.items()]
+        last = [Record.of(run.id, step, split, score, rounded, training_loss) for split, score in scores.last.items()]
         averaged = [
-            Record(run.id, step, *split, *score, rounded, average=run.average)
+            Record.of(run.id, step, split, score, rounded, average=run.average)
             for split, score in (scores.averaged or {}).items()
         ]
         rows = [*last, *averaged]

@@ -132,8 +132,9 @@ class Trackers:
         values = {}
         for record in records:
             weights = f"{record.average}-" if record.average else ""
-            values[f"{weights}accuracy/{record.domain}/{record.split}"] = record.accuracy
-            values[f"{weights}loss/{record.domain}/{record.split}"] = record.loss
+            for name, value in record.scores._asdict().items():
+                if value is not None:
+                    values[f"{weights}{name}/{record.domain}/{record.split}"] = value
             if record.training_loss is not None:
                 values["loss/training"] = record.training_loss
         self._each(lambda tracker: tracker.record(step, values))

@@ -17,7 +17,7 @@ from domainwise.engine.evaluation import Split
 from domainwise.models.fit import make_model, training_summary
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST
-from domainwise.protocol.records import Record, Status
+from domainwise.protocol.records import Record, SplitScores, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, saved_weights
@@ -58,8 +58,7 @@ class Combined:
     """All runs that are done; those used are marked."""
     algorithm: Algorithm
     environments: Environments
-    scores: Mapping[Split, tuple[float, float]]
-    """(accuracy, loss) on each split."""
+    scores: Mapping[Split, SplitScores]
     seconds: float
     """How long the training of all runs took."""
 
@@ -69,7 +68,7 @@ class Combined:
 
     @property
     def accuracy(self) -> dict[Split, float]:
-        return {part: accuracy for part, (accuracy, _) in self.scores.items()}
+        return {part: one.accuracy for part, one in self.scores.items()}
 
     @property
     def validation(self) -> float | None:
@@ -89,7 +88,7 @@ class Combined:
     def records(self) -> list[Record]:
         """One evaluation, at the last step of the runs."""
         step, seconds = self.run.steps - 1, round(self.seconds, 3)
-        return [Record(self.run.id, step, *part, *score, seconds) for part, score in self.scores.items()]
+        return [Record.of(self.run.id, step, part, score, seconds) for part, score in self.scores.items()]
 
     def record(self, folder: Path) -> Path:
         """Writes its description and its records beside those of its runs."""

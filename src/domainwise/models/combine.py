@@ -225,4 +225,4 @@ def _validation(trained: TrainedRun) -> float:
     run, data = trained.run, trained.environments
     splits = {part: rows for part, rows in splits_to_evaluate(run, data).items() if part[0] in run.train_domains}
     scores = evaluate(trained.algorithm, data, splits, run.train_domains)
-    return training_domain_score(run, {part: accuracy for part, (accuracy, _) in scores.items()}) or 0.0
+    return training_domain_score(run, {part: one.accuracy for part, one in scores.items()}) or 0.0

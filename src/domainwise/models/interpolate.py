@@ -31,7 +31,7 @@ from domainwise.models.fit import make_model, training_summary
 from domainwise.models.folder import CARD, load_model
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST
-from domainwise.protocol.records import Record
+from domainwise.protocol.records import Record, SplitScores
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, saved_weights
@@ -64,12 +64,12 @@ class WeightsPoint:
     """One point of the line, and its accuracies and losses."""
 
     alpha: float
-    scores: Mapping[Split, tuple[float, float]]
+    scores: Mapping[Split, SplitScores]
     validation: float | None
     """The mean accuracy on held-out samples of the training domains."""
 
     def accuracy(self, part: Split) -> float:
-        return self.scores[part][0]
+        return self.scores[part].accuracy
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,9 +119,9 @@ class Interpolation(Tabular):
 
     def to_records(self) -> list[dict[str, Any]]:
         return [
-            {"alpha": point.alpha, "domain": domain, "split": split, "accuracy": accuracy, "loss": loss}
+            {"alpha": point.alpha, "domain": domain, "split": split, **score._asdict()}
             for point in self.points
-            for (domain, split), (accuracy, loss) in point.scores.items()
+            for (domain, split), score in point.scores.items()
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Interpolation(Tabular):
             shown = ", ".join(f"{one.alpha:g}" for one in self.points)
             raise UserError(f"alpha {alpha:g} was not evaluated (those were: {shown})", argument="alpha")
         run, step = self.run, self.run.steps - 1
-        records = [Record(run.id, step, *part, *score, 0.0) for part, score in point.scores.items()]
+        records = [Record.of(run.id, step, part, score, 0.0) for part, score in point.scores.items()]
         chosen = f"chosen by {RULE} validation" if alpha is None else "chosen by hand"
         made = {
             "words": f"alpha {point.alpha:g} between the start (0) and the end (1: {self.tuning.words}), {chosen}",
@@ -192,7 +192,7 @@ def interpolate(
         for alpha in values:
             _load(rebuilt, start, tuning.end, alpha)
             scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
-            accuracy = {part: value for part, (value, _) in scores.items()}
+            accuracy = {part: one.accuracy for part, one in scores.items()}
             points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
     return Interpolation(tuning, tuple(points), rebuilt, start, verified)
 

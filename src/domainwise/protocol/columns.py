@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from domainwise.protocol.metrics import FIELDS
 from domainwise.protocol.records import Record
 
-FIELDS = tuple(field.name for field in fields(Record) if field.name != "average")
+NAMES = tuple(field.name for field in fields(Record) if field.name != "average")
 PLACE = ("run", "step", "domain", "split")
 """The first fields of every record; all others are numbers."""
 
@@ -23,14 +24,14 @@ class Columns:
     parts: tuple[tuple[str, str], ...]
     """(domain, split)."""
     values: Mapping[str, npt.NDArray[np.float64]]
-    """{field: [steps, parts]}."""
+    """{field: [steps, parts]} of those that were wanted and are there."""
     seconds: float
     """At the last evaluation."""
     training_loss: tuple[float, ...] | None
     """One value per step; None in records of earlier versions."""
 
 
-def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -> Columns | None:
+def parse_columns(lines: str, run: str, wanted: Sequence[str] = FIELDS) -> Columns | None:
     """The columns of whole lines without checksums.
 
     None if they are not exactly as this version writes them, or a value is no number.
@@ -43,14 +44,14 @@ def parse_columns(lines: str, run: str, wanted: Sequence[str] = ("accuracy",)) -
 
 def split_averaged(lines: str, average: str) -> tuple[str, str]:
     """The lines of the last weights, and those of the averaged ones without the field that says so."""
-    mark = f', "average": "{average}"}}'
+    mark = f', "average": "{average}"'
     if not average or mark not in lines:
         return lines, ""
     last: list[str] = []
     averaged: list[str] = []
     for line in lines.split("\n")[:-1]:
-        if line.endswith(mark):
-            averaged.append(line.removesuffix(mark) + "}\n")
+        if mark in line:  # in no name of a domain: quotes are escaped there
+            averaged.append(line.replace(mark, "", 1) + "\n")
         else:
             last.append(line + "\n")
     return "".join(last), "".join(averaged)
@@ -75,8 +76,9 @@ def _parse(lines: str, run: str, wanted: Sequence[str]) -> Columns | None:
         texts = words[start * width + at :: every * width]
         return list(map(float, (text.removeprefix(f'"{name}": ') for text in texts) if at else texts))
 
-    columns = {name: np.array(column(name)).reshape(len(steps), count) for name in wanted}
-    if not ((columns["accuracy"] >= 0) & (columns["accuracy"] <= 1)).all():
+    columns = {name: np.array(column(name)).reshape(len(steps), count) for name in wanted if name in names}
+    fractions = [column for name, column in columns.items() if name not in ("loss", "seconds")]
+    if not all(((column >= 0) & (column <= 1)).all() for column in fractions):
         return None
     losses = tuple(column("training_loss", every=count)) if "training_loss" in names else None
     return Columns(steps, parts, columns, column("seconds", start=len(rows) - 1)[0], losses)
@@ -86,7 +88,7 @@ def _numbers(line: str) -> tuple[str, ...]:
     """The names of the numbers of a record; a ValueError if the line is none, or of averaged weights."""
     row = json.loads(line, object_pairs_hook=tuple)
     names = tuple(name for name, _ in row)
-    if names[: len(PLACE)] != PLACE or not set(names) <= set(FIELDS) or len(set(names)) < len(names):
+    if names[: len(PLACE)] != PLACE or not set(names) <= set(NAMES) or len(set(names)) < len(names):
         raise ValueError("not a record of the last weights")
     return names[len(PLACE) :]
 

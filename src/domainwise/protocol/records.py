@@ -1,12 +1,34 @@
 """Records: one flat row per run, step, domain and split, and how a run ended."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from domainwise.core.parsing import Count, Fraction, Longest, Positive, Seconds, check
 
 State = Literal["done", "diverged", "failed"]
 LONGEST_REASON = 10_000
+
+
+class SplitScores(NamedTuple):
+    """The metrics of one evaluation on one split of a domain; None where one is not known or not defined."""
+
+    accuracy: float
+    loss: float
+    """The mean cross-entropy, which is the negative log-likelihood per sample."""
+    balanced_accuracy: float | None = None
+    macro_f1: float | None = None
+    auroc: float | None = None
+    """Not defined where all samples are of one class."""
+    calibration_error: float | None = None
+    worst_class: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "SplitScores":
+        """As they are recorded: accuracy and loss exactly, the others to six decimals."""
+        accuracy, loss, *others = values
+        return cls(accuracy, loss, *(round(value, 6) if math.isfinite(value) else None for value in others))
 
 
 @dataclass(frozen=True)
@@ -24,6 +46,33 @@ class Record:
     """The mean loss of the training steps since the evaluation before, the same in all records of the last weights."""
     average: str | None = None
     """Which averaged weights were evaluated; None: those of the step itself."""
+    balanced_accuracy: Fraction | None = None
+    """Mean recall over the classes that occur. This and the fields below are None in records of earlier versions."""
+    macro_f1: Fraction | None = None
+    auroc: Fraction | None = None
+    """One class against the rest, mean over the classes; None also where all samples are of one class."""
+    calibration_error: Fraction | None = None
+    """Expected calibration error, 15 bins."""
+    worst_class: Fraction | None = None
+    """Lowest recall of a class that occurs."""
+
+    @classmethod
+    def of(
+        cls,
+        run: str,
+        step: int,
+        split: tuple[str, str],
+        scores: SplitScores,
+        seconds: float,
+        training_loss: float | None = None,
+        average: str | None = None,
+    ) -> "Record":
+        """Of the scores on one (domain, split)."""
+        return cls(run, step, *split, *scores[:2], seconds, training_loss, average, *scores[2:])
+
+    @property
+    def scores(self) -> SplitScores:
+        return SplitScores(*(getattr(self, name) for name in SplitScores._fields))
 
 
 @dataclass(frozen=True)

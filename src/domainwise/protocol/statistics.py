@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from domainwise.core.phrasing import counted
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.selection import Column, Curve, Floats, Method, Selection, rank, searches, select
 
 ByTrial = Mapping[Column, Mapping[int, float]]
@@ -35,9 +36,14 @@ class Estimate:
     mean: float
     error: float | None
     n: int
+    metric: Metric = ACCURACY
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f}" if self.error is None else f"{self.mean:.1f} ± {self.error:.1f}"
+        mean = self.metric.format(self.mean)
+        return mean if self.error is None else f"{mean} ± {self.metric.format(self.error)}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"mean": self.mean, "error": self.error, "n": self.n}
 
     @property
     def bar(self) -> float:
@@ -49,10 +55,11 @@ class Estimate:
         return self if self.error is None else replace(self, error=self.error * math.sqrt((self.n - 1) / self.n))
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], metric: Metric = ACCURACY) -> Estimate:
     """Mean, and the sample deviation (n - 1) / sqrt(n)."""
     n = len(values)
-    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None, n)
+    error = float(np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
+    return Estimate(float(np.mean(values)), error, n, metric)
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,16 @@ class Difference:
     n: int
     comparisons: int = 1
     """Methods compared with B in the same table, this one included."""
+    metric: Metric = ACCURACY
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f}" if self.error is None else f"{self.mean:+.1f} ± {self.error:.1f}"
+        mean = self.metric.format(self.mean, "+")
+        return mean if self.error is None else f"{mean} ± {self.metric.format(self.error)}"
+
+    @property
+    def gain(self) -> float:
+        """The mean, above zero where A is better."""
+        return self.metric.goodness(self.mean)
 
     @property
     def p(self) -> float:
@@ -89,13 +103,14 @@ class Difference:
         """In words, to be followed by the name of B."""
         if not self.clear:
             return "not clearly different from"
-        return "clearly ahead of" if self.mean > 0 else "clearly behind"
+        return "clearly ahead of" if self.gain > 0 else "clearly behind"
 
     @property
     def measured(self) -> str:
         """The numbers behind the verdict."""
         p = f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001"
-        return f"{self} points over {counted(self.n, 'pair')} ({p})"
+        unit = " points" if self.metric.percent else ""
+        return f"{self}{unit} over {counted(self.n, 'pair')} ({p})"
 
     @property
     def judged(self) -> str:
@@ -106,7 +121,7 @@ class Difference:
         return f"{a} is {self.verdict} {b}: {self.measured}"
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"p": self.p, "verdict": self.verdict}
+        return asdict(self) | {"p": self.p, "verdict": self.verdict, "metric": self.metric.name}
 
 
 def the_test(comparisons: int) -> str:
@@ -141,38 +156,43 @@ def _beta(a: float, b: float, x: float) -> float:
     return total
 
 
-def choices(curves: Sequence[Curve], rule: str) -> Choices:
+def choices(curves: Sequence[Curve], rule: str, metric: Metric = ACCURACY) -> Choices:
     """The rule's choice for every search whose draws have what the rule needs."""
     chosen: Choices = {}
     for (method, column, trial), draws in searches(curves).items():
-        choice = select(draws, column.unseen, rule)
+        choice = select(draws, column.unseen, rule, metric)
         if choice is not None:
             chosen.setdefault(method, {}).setdefault(column, {})[trial] = choice
     return chosen
 
 
-def accuracies(chosen: Choices) -> Scores:
-    """The accuracy of every choice, in per cent."""
+def accuracies(chosen: Choices, metric: Metric = ACCURACY) -> Scores:
+    """The accuracy of every choice, in per cent, or another metric where it is known, as tables show it."""
     return {
         method: {
-            column: {trial: 100 * choice.accuracy for trial, choice in by_trial.items()}
+            column: {
+                trial: metric.shown(value)
+                for trial, choice in by_trial.items()
+                if (value := choice.value(metric)) is not None
+            }
             for column, by_trial in by_column.items()
         }
         for method, by_column in chosen.items()
     }
 
 
-def selected(curves: Sequence[Curve], rule: str) -> Scores:
-    """The accuracies of the rule's choices, in per cent."""
-    return accuracies(choices(curves, rule))
+def selected(curves: Sequence[Curve], rule: str, metric: Metric = ACCURACY) -> Scores:
+    """The accuracies of the rule's choices, in per cent; with another metric, chosen and shown by that."""
+    return accuracies(choices(curves, rule, metric), metric)
 
 
-def average(scores: ByTrial, columns: Sequence[Column]) -> Estimate | None:
+def average(scores: ByTrial, columns: Sequence[Column], metric: Metric = ACCURACY) -> Estimate | None:
     """Over these columns: their mean per trial first, then over the trials that have all of them; None without any."""
     trials = set.intersection(*(set(scores.get(column, {})) for column in columns)) if columns else set()
     if not trials:
         return None
-    return estimate([float(np.mean([scores[column][trial] for column in columns])) for trial in sorted(trials)])
+    means = [float(np.mean([scores[column][trial] for column in columns])) for trial in sorted(trials)]
+    return estimate(means, metric)
 
 
 def averages_by_draws(curves: Sequence[Curve], columns: Sequence[Column], rule: str) -> dict[Method, list[Estimate]]:
@@ -209,7 +229,7 @@ def expected(ranked: Sequence[float]) -> Floats:
     return result
 
 
-def paired(a: ByTrial, b: ByTrial) -> Difference | None:
+def paired(a: ByTrial, b: ByTrial, metric: Metric = ACCURACY) -> Difference | None:
     """Over all (column, trial) that both have, None if there are none; the error is from the sample deviation.
 
     One training domain evaluated on several unseen ones is one pair, by its mean over them.
@@ -223,4 +243,6 @@ def paired(a: ByTrial, b: ByTrial) -> Difference | None:
         return None
     gaps = [float(np.mean(pair)) for pair in by_pair.values()]
     error = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else None
-    return Difference(float(np.mean(gaps)), error, sum(g > 0 for g in gaps), sum(g < 0 for g in gaps), len(gaps))
+    gains = [metric.goodness(gap) for gap in gaps]
+    ahead, behind = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return Difference(float(np.mean(gaps)), error, ahead, behind, len(gaps), metric=metric)

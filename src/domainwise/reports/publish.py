@@ -8,6 +8,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock, RunLocked
 from domainwise.core.phrasing import counted
+from domainwise.protocol.metrics import FIELDS
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -26,7 +27,7 @@ from domainwise.sweeps.published import (
 from domainwise.sweeps.reading import parse_records
 from domainwise.sweeps.tables import tables
 
-COLUMNS = ("accuracy", "loss", "seconds")
+COLUMNS = (*FIELDS, "seconds")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from domainwise.core.phrasing import counted
 from domainwise.core.table import NOT_RUN, Bold, Table, Tabular
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.runs import WeightsReference
 from domainwise.protocol.selection import Column, Method
 from domainwise.protocol.statistics import (
@@ -42,11 +43,12 @@ class Row:
         return self.average if column == AVERAGE else self.cells.get(column)
 
     def as_json(self) -> dict[str, Any]:
-        cells = {str(column): asdict(cell) for column, cell in self.cells.items()}
+        cells = {str(column): cell.as_json() for column, cell in self.cells.items()}
         difference = None if self.difference is None else self.difference.as_json()
         return asdict(replace(self, cells={})) | {
             "method": str(self.method),
             "cells": cells,
+            "average": None if self.average is None else self.average.as_json(),
             "difference": difference,
         }
 
@@ -58,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class AccuracyTable(Tabular):
-    """Accuracies in per cent on unseen domains; `selection` says how the reported points were chosen."""
+    """Accuracies in per cent, or another metric, on unseen domains; `selection` says how points were chosen."""
 
     dataset: str
     selection: str
@@ -80,10 +82,17 @@ class AccuracyTable(Tabular):
     """Whether runs are counted that failed or are not finished."""
     completeness: tuple[str, ...] = ()
     """Sentences on the runs that failed, diverged or are not finished."""
+    metric: Metric = ACCURACY
 
     @classmethod
     def of(
-        cls, dataset: str, selection: str, scores: Scores, algorithms: Sequence[str] = (), baseline: str = "ERM"
+        cls,
+        dataset: str,
+        selection: str,
+        scores: Scores,
+        algorithms: Sequence[str] = (),
+        baseline: str = "ERM",
+        metric: Metric = ACCURACY,
     ) -> "AccuracyTable":
         """From selected scores; rows in the order of these algorithms, the rest after them by name."""
         columns = in_order(dataset, {column for by_column in scores.values() for column in by_column})
@@ -92,16 +101,16 @@ class AccuracyTable(Tabular):
         for method in sorted(scores, key=lambda method: _place(method, rank)):
             by_column = scores[method]
             other = _baseline(method, baseline, scores)
-            gap = paired(by_column, scores[other]) if other not in (None, method) else None
-            cells = {c: estimate(list(by_column[c].values())) for c in columns if c in by_column}
-            rows.append(Row(method, cells, average(by_column, columns), gap))
-        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)))
+            gap = paired(by_column, scores[other], metric) if other not in (None, method) else None
+            cells = {c: estimate(list(by_column[c].values()), metric) for c in columns if c in by_column}
+            rows.append(Row(method, cells, average(by_column, columns, metric), gap))
+        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)), metric=metric)
 
     @property
     def title(self) -> str:
         where = "the unseen domain" if self.setting == "multi" else "unseen domains after training on one"
         label = " (partial)" if self.partial else ""
-        return f"{self.called or title(self.dataset)}: accuracy on {where}, per cent{label}"
+        return f"{self.called or title(self.dataset)}: {self.metric.title} on {where}{self.metric.unit}{label}"
 
     @property
     def caption(self) -> str:
@@ -123,14 +132,21 @@ class AccuracyTable(Tabular):
         facts = [effort if len(efforts) == 1 else f"{', '.join(names)}: {effort}" for effort, names in efforts.items()]
         if len({row.draws for row in self.rows if row.draws}) > 1:
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
-        chance = [] if self.chance is None else [f"chance {self.chance:.1f}"]
-        rule = f"selected by {self.selection} validation"
+        chance = [] if self.chance is None else [f"chance {self.metric.format(self.chance)}"]
+        rule = f"selected by {self.selection} validation{self._selected_by}"
         return "; ".join([rule, *chance, *self.made_with(), *facts, *self.completeness])
 
     @property
     def chance(self) -> float | None:
-        """The accuracy of guessing any class as often as any other; None for data that is not registered."""
-        return 100 / len(DATASETS[self.dataset].classes) if self.dataset in DATASETS else None
+        """That of guessing any class as often as any other; None where it is not known."""
+        return self.metric.chance(len(DATASETS[self.dataset].classes)) if self.dataset in DATASETS else None
+
+    @property
+    def _selected_by(self) -> str:
+        """By which metric, where it is not accuracy or not the one that is shown."""
+        if self.metric == ACCURACY or self.selection == "worst-subgroup":
+            return ""
+        return f" of {self.metric.title}" if self.metric.selects else " of accuracy"
 
     def made_with(self) -> list[str]:
         """Network and initial weights, and every setting that is not the usual one."""
@@ -158,12 +174,12 @@ class AccuracyTable(Tabular):
         gaps = {str(row.method): row.difference for row in self.rows if row.difference is not None}
         if not gaps:
             return f"No method was compared with {self.baseline}."
-        best = max(gaps, key=lambda name: gaps[name].mean)
-        ahead = [name for name, gap in gaps.items() if gap.clear and gap.mean > 0]
+        best = max(gaps, key=lambda name: gaps[name].gain)
+        ahead = [name for name, gap in gaps.items() if gap.clear and gap.gain > 0]
         if not ahead:
             others = f"None of {len(gaps)} methods is clearly ahead of {self.baseline}. " if len(gaps) > 1 else ""
             return f"{others}{gaps[best].sentence(best, self.baseline)}."
-        top = max(ahead, key=lambda name: gaps[name].mean)
+        top = max(ahead, key=lambda name: gaps[name].gain)
         if len(ahead) == 1:
             return f"{gaps[top].sentence(top, self.baseline)}."
         several = f"{len(ahead)} of {len(gaps)} methods are clearly ahead of {self.baseline}"
@@ -179,7 +195,7 @@ class AccuracyTable(Tabular):
         """The best of every column in bold; the average and the difference to the baseline last."""
         columns = (*self.columns, AVERAGE)
         known = {c: [e.mean for row in self.rows if (e := row.estimate(c)) is not None] for c in columns}
-        best = {column: max(means, default=None) for column, means in known.items()}
+        best = {column: self.metric.best(means) for column, means in known.items()}
         rows = []
         for row in self.rows:
             cells = [_cell(row.estimate(column), best[column]) for column in columns]
@@ -204,6 +220,7 @@ class AccuracyTable(Tabular):
                 "draws": row.draws,
                 "baseline": self.baseline,
                 **_flat(row.difference),
+                "metric": self.metric.name,
             }
             for row in self.rows
             for column in (*self.columns, AVERAGE)
@@ -212,6 +229,7 @@ class AccuracyTable(Tabular):
 
     def as_json(self) -> dict[str, Any]:
         facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "searched"}
+        facts["metric"] = self.metric.name
         return facts | {"columns": [*map(str, self.columns)], "rows": [row.as_json() for row in self.rows]}
 
 

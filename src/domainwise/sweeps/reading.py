@@ -20,6 +20,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.parsing import parse
 from domainwise.protocol.checked_lines import intact, unseal
 from domainwise.protocol.columns import Columns, parse_columns, split_averaged
+from domainwise.protocol.metrics import FIELDS
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import ADVICE, LARGEST, RunFolder
 from domainwise.protocol.runs import Run
@@ -196,9 +197,12 @@ def read_records(run: Run, path: str) -> RunRecords:
 def _curve(run: Run, columns: Columns | None, average: str = "") -> Curve:
     if columns is None:
         return Curve(run, (), {})
-    accuracy = dict(zip(columns.parts, columns.values["accuracy"].T, strict=True))
+    values = {name: dict(zip(columns.parts, column.T, strict=True)) for name, column in columns.values.items()}
+    accuracy = values.pop("accuracy")
     losses = None if columns.training_loss is None else known_losses(columns.training_loss)
-    return Curve(run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds, average=average)
+    return Curve(
+        run, columns.steps, accuracy, training_loss=losses, seconds=columns.seconds, average=average, others=values
+    )
 
 
 def _folder(run: Run, path: str) -> RunFolder:
@@ -213,7 +217,7 @@ class ParsedRecords(NamedTuple):
     status: Status | None
 
 
-def parse_records(data: bytes, run: Run, wanted: Sequence[str] = ("accuracy",)) -> ParsedRecords | None:
+def parse_records(data: bytes, run: Run, wanted: Sequence[str] = FIELDS) -> ParsedRecords | None:
     """What a file of records says; None if it must be read line by line."""
     try:
         lines = unseal(intact(data, "", "")).decode()

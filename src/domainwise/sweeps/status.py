@@ -11,6 +11,7 @@ import numpy as np
 from domainwise.core.locks import lock_holder
 from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.metrics import ACCURACY
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -109,7 +110,7 @@ class BestSoFar:
 def best_evaluation(curve: Curve) -> BestSoFar | None:
     """None where the run has no evaluation of what its dataset's selection rule needs."""
     run, rule = curve.run, usual_selection(curve.run.dataset)
-    by_domain = [RULES[rule](curve, unseen) for unseen in run.test_domains] if curve.steps else []
+    by_domain = [RULES[rule](curve, unseen, ACCURACY) for unseen in run.test_domains] if curve.steps else []
     known = [scores for scores in by_domain if scores is not None]
     if not known:
         return None

@@ -7,9 +7,11 @@ from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError, unknown
+from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.dataset_names import titles
+from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
 from domainwise.protocol.selection import RULES, Curve, Method, searches
 from domainwise.protocol.statistics import (
     Scores,
@@ -41,25 +43,40 @@ class AccuracyTables(tuple[AccuracyTable, ...], Tabular):
 
 
 def table(
-    folder: Path | str, selection: str | None = None, *, baseline: str = "ERM", partial: bool = False
+    folder: Path | str,
+    selection: str | None = None,
+    *,
+    baseline: str = "ERM",
+    partial: bool = False,
+    metric: str = "accuracy",
 ) -> AccuracyTables:
     """The accuracy tables of a folder: a sweep's, a published one, or DomainBed's output.
 
     `selection` is a rule of model selection, "all" for a table under each rule, or None for each dataset's usual rule.
-    Runs that failed or are not finished are left out unless `partial`; captions say which.
+    Runs that failed or are not finished are left out unless `partial`; captions say which. With another `metric` the
+    tables show that, and the rule selects by it (see `protocol.metrics`).
     """
-    return accuracy_tables(Path(folder), collect_results(Path(folder), partial), selection, baseline)
+    return accuracy_tables(Path(folder), collect_results(Path(folder), partial), selection, baseline, metric)
 
 
-def accuracy_tables(folder: Path, collection: Collection, selection: str | None, baseline: str) -> AccuracyTables:
+def accuracy_tables(
+    folder: Path, collection: Collection, selection: str | None, baseline: str, metric: str = "accuracy"
+) -> AccuracyTables:
     """Those of a folder that has been read; without any, the error says why."""
     if selection not in (None, "all", *RULES):
         raise unknown("selection rule", selection, [*RULES, "all"])
+    shown = find_metric(metric)
     check_baseline(baseline, collection)
     if not collection.runs:
         raise UserError(f"{folder}: nothing to show; give the folder of a sweep or of DomainBed's output")
     rules = [*RULES] if selection == "all" else [selection]
-    result = [one for rule in rules for one in tables(collection, rule, baseline)]
+    result = [one for rule in rules for one in tables(collection, rule, baseline, shown)]
+    if not result and collection.curves and not any(curve.values(shown) for curve in collection.curves):
+        raise UserError(
+            f"{folder}: no run there has recorded {metric}: runs of earlier versions and of DomainBed have not; "
+            "train them again, or show accuracy",
+            argument="metric",
+        )
     if not result:
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
         raise UserError(
@@ -77,14 +94,18 @@ def check_baseline(baseline: str, collection: Collection) -> None:
             raise unknown("algorithm", baseline, {*ALGORITHMS, *known})
 
 
-def tables(collection: Collection, rule: str | None = None, baseline: str = "ERM") -> list[AccuracyTable]:
+def tables(
+    collection: Collection, rule: str | None = None, baseline: str = "ERM", metric: Metric = ACCURACY
+) -> list[AccuracyTable]:
     """A table per group of experiments with the evaluations that the rule (by default the dataset's usual) needs."""
     result = []
     for group in groups(collection):
         chosen = rule or usual_selection(group.experiment.dataset)
-        one = table_of(group, selected(group.curves, chosen), chosen, baseline)
+        one = table_of(group, selected(group.curves, chosen, metric), chosen, baseline, metric)
         complete = completeness(collection, group)
-        result.append(replace(one, partial=complete.is_partial, completeness=tuple(complete.sentences)))
+        result.append(
+            replace(one, partial=complete.is_partial, completeness=(*complete.sentences, *_without(group, metric)))
+        )
     names = titles(one.dataset for one in result)
     return [replace(one, called=names[one.dataset], searched=collection.searched) for one in result if one.rows]
 
@@ -117,10 +138,22 @@ def completeness(collection: Collection, group: Group) -> Completeness:
     return collection.completeness(alike)
 
 
-def table_of(group: Group, scores: Scores, rule: str, baseline: str = "ERM") -> AccuracyTable:
+def _without(group: Group, metric: Metric) -> list[str]:
+    """Names the runs that have not recorded a metric, if any."""
+    lacking = [curve for curve in group.curves if not curve.values(metric)]
+    if not lacking:
+        return []
+    methods = ", ".join(dict.fromkeys(str(curve.method) for curve in lacking))
+    runs = counted(len({curve.run.id for curve in lacking}), "run")
+    return [f"left out, recorded without {metric.name}: {runs} of {methods}"]
+
+
+def table_of(
+    group: Group, scores: Scores, rule: str, baseline: str = "ERM", metric: Metric = ACCURACY
+) -> AccuracyTable:
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
-    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline)
+    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric)
     by_method: dict[Method, list[Curve]] = {}
     for curve in group.curves:
         by_method.setdefault(curve.method, []).append(curve)

@@ -124,7 +124,7 @@ def norms(request: Request) -> Drawing:
             ends += [End(norm, colour, means[-1])] if means else []
             if shown[-1] is not None:
                 sentences.append(f"{title}, {norm}: {shown[-1]} % on average ({counted(shown[-1].n, 'trial')})")
-        gap = paired(*by_trial[:2])
+        gap = paired(by_trial[0], by_trial[1])
         if gap is not None:
             first, second = sorted(by_norm)[:2]
             claims.append(f"{first} is {gap.verdict} {second} for {title}")
