@@ -87,6 +87,13 @@ def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: 
     assert RunFolder.at(folder.path).run == run, "what does not describe the run is written again"
 
 
+def test_pairs_name_the_methods_that_cannot_use_them(domainwise: Command) -> None:
+    sweep = ("sweep", "--dataset", "ColoredMNIST-embedded", "--hparams", "1", "--pairs", "--dry-run", "--json")
+    told = domainwise(*sweep, "--algorithms", "ERM,VREx")
+    assert told.status == 0 and "VREx needs more training domains than a pair leaves" in " ".join(told.err.split())
+    assert json.loads(told.out)["runs"] == (3 + 3 + 3) * 3
+
+
 def test_single_source_and_pairs(domainwise: Command, tmp_path: Path) -> None:
     single = ("--setting", "single", "--algorithms", "ERM")
     status, text, _ = domainwise(*SWEEP, *single, "--out", tmp_path / "single", "--json")

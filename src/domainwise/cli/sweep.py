@@ -96,6 +96,12 @@ def sweep(
         )
         for cell in cells
     ]
+    for name in dict.fromkeys(name for plan in plans for name in plan.without_pairs):
+        say(
+            f"note: {name} needs more training domains than a pair leaves of {chosen.title}: "
+            "planned without pairs, so leave-one-domain-out selection cannot judge it",
+            errors_console,
+        )
     launcher = launcher_options(on, workers, per_gpu, address, slurm)
     settings = Settings(out, device, data_root, retry, tuple(log_to or ()))
     run_plans(plans, settings, launcher, dry_run=dry_run, as_json=as_json)
