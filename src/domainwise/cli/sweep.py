@@ -48,7 +48,9 @@ def sweep(
     ] = False,
     space: Annotated[
         str,
-        typer.Option(help="Search space: domainbed, paper, or soup (mild values, one shared start)."),
+        typer.Option(
+            help="Search space: domainbed, domainbed-2024 (newer defaults), paper, or soup (mild values, one start)."
+        ),
     ] = "domainbed",
     grid: Annotated[
         list[str] | None, typer.Option(help="Values NAME=V1,V2 of a hyper-parameter; every combination is a row.")

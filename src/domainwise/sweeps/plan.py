@@ -29,11 +29,11 @@ from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOpti
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
-from domainwise.sweeps.spaces import mild_space, paper_space
+from domainwise.sweeps.spaces import RECENT, RECENT_NETWORKS, mild_space, paper_space
 
 SETTINGS = ("multi", "single")
-SPACES = ("domainbed", "paper", "soup")
-VARIANTS = {"paper": "paper", "soup": "mild"}
+SPACES = ("domainbed", "domainbed-2024", "paper", "soup")
+VARIANTS = {"domainbed-2024": "2024", "paper": "paper", "soup": "mild"}
 """Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
 
@@ -52,8 +52,8 @@ class Plan:
 
     A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
     single on each of the rest. Draw 0, or candidate 0, is the defaults. In the space "soup" the draws differ mildly and
-    share their start, so that their weights can be averaged. `ranges` replaces search ranges by exponents of ten. The
-    constructor stores; `plan_sweep` checks what a user asks for.
+    share their start, so that their weights can be averaged; "domainbed-2024" has DomainBed's newer defaults. `ranges`
+    replaces search ranges by exponents of ten. The constructor stores; `plan_sweep` checks what a user asks for.
     """
 
     dataset: FilePath
@@ -171,6 +171,8 @@ class Plan:
         space = dict(legal)
         if self.space == "paper":
             space |= paper_space(algorithm, self.dataset, self.setting)
+        if self.space == "domainbed-2024":
+            space |= RECENT.get(algorithm, {})
         if self.space == "soup":
             space = mild_space(legal)
         for name, (low, high) in self.ranges.items():
@@ -258,6 +260,8 @@ def plan_sweep(
     elif wrong := [domain for domain in named if domain not in data.testable]:
         raise unknown(f"test domain of {data.title}", wrong[0], data.testable)
     data.check_image_size(options.image_size)
+    if space == "domainbed-2024" and options.network is None and data.network in RECENT_NETWORKS:
+        options = replace(options, network=RECENT_NETWORKS[data.network])
     return Plan(
         data.name,
         tuple(algorithms),
