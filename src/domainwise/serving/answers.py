@@ -43,6 +43,7 @@ class Answers:
         self.model, self.abstain, self.sets = model, abstain, str(sets)
         self.threshold = lru_cache(KEPT_THRESHOLDS)(self._threshold)
         self.threshold(self.abstain, self.sets)  # a model without calibration is refused at the start
+        self.scores(torch.zeros(1, *model.card.shape, dtype=torch.uint8))  # and the first request does not wait
 
     def _threshold(self, abstain: str, sets: str) -> Decision:
         return Decision(

@@ -21,10 +21,11 @@ HOW = 'send {"image": "base64"} or {"images": ["base64", ...]}'
 
 
 class File(NamedTuple):
-    """One image file, and the name it has in messages."""
+    """One image file, the name it has in messages, and the one it was sent with."""
 
     name: str
     data: bytes
+    sent_as: str | None = None
 
 
 class Bodies:
@@ -113,7 +114,7 @@ class Bodies:
         uploads = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
         self._check_count(len(uploads))
         return [
-            File(_named(number, len(uploads), part.filename), await part.read())
+            File(_named(number, len(uploads), part.filename), await part.read(), part.filename)
             for number, part in enumerate(uploads, start=1)
         ]
 

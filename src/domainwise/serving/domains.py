@@ -6,12 +6,14 @@ successive images of one domain, and then pauses, so that all comparisons take `
 
 import logging
 import threading
+import time
 from queue import SimpleQueue
 
 import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.printing import printable
 from domainwise.models.drift import comparable, drift_of_features
 from domainwise.models.model import Model
 from domainwise.serving.limits import Limits
@@ -35,8 +37,7 @@ class DomainWatch:
         self._windows: dict[str, list[Tensor]] = {}
         self._busy: set[str] = set()  # domains whose window is being compared, or waits for it
         self._full: SimpleQueue[tuple[str, Tensor] | None] = SimpleQueue()
-        self._pause = threading.Event()
-        self._thread = threading.Thread(target=self._compare_all, name="drift", daemon=True)
+        self._closing = threading.Event()
         try:
             comparable(model)
             self.missing = ""
@@ -44,10 +45,11 @@ class DomainWatch:
             self.missing = str(error)
 
     def start(self) -> None:
-        self._thread.start()
+        self._closing.clear()
+        threading.Thread(target=self._compare_all, name="drift", daemon=True).start()
 
     def close(self) -> None:
-        self._pause.set()
+        self._closing.set()
         self._full.put(None)
 
     def name(self, domain: str) -> str:
@@ -74,23 +76,21 @@ class DomainWatch:
             self._full.put((name, torch.stack(self._windows.pop(name))))
 
     def _compare_all(self) -> None:
-        import time
-
         torch.set_num_threads(1)
         number = 0
-        while (full := self._full.get()) is not None and not self._pause.is_set():
+        while (full := self._full.get()) is not None and not self._closing.is_set():
             name, features = full
             started = time.monotonic()
             number += 1
             try:
                 found = drift_of_features(self.model, features, seed=number, permutations=PERMUTATIONS)
             except Exception as error:  # nobody waits for this thread: it must not end unnoticed
-                log.error("drift of %s could not be measured: %s", name, error)
+                log.error("drift of %s could not be measured: %s", printable(name), printable(str(error)))
             else:
                 self.metrics.drift_tests.add(name)
                 self.metrics.drifted.add(name, amount=float(found.drifted))
                 self.metrics.drift_score.set(name, value=found.score)
                 if found.drifted:
-                    log.warning("drift in %s: %s", name, found.score_sentence)
-            self._pause.wait((time.monotonic() - started) * (1 / self.limits.drift_share - 1))
+                    log.warning("drift in %s: %s", printable(name), found.score_sentence)
+            self._closing.wait((time.monotonic() - started) * (1 / self.limits.drift_share - 1))
             self._busy.discard(name)

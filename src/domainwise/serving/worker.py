@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from domainwise.core.printing import printable
 from domainwise.serving.limits import Limits, Refused, busy
 
 log = logging.getLogger(__name__)
@@ -46,10 +47,12 @@ class Worker:
         self.taken = 0  # images between the decision to take a request and its answer
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
-        self._closing = False
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._closing = True
+        self._thread = threading.Thread()
 
     def start(self) -> None:
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -129,7 +132,8 @@ class Worker:
             answers = iter(jobs[0].compute(images, jobs[0].domain))
         except Exception as error:  # one request's failure must not end the thread that all depend on
             if not isinstance(error, Refused):
-                log.error("the model failed on %d images: %s", sum(len(job.images) for job in jobs), error)
+                count = sum(len(job.images) for job in jobs)
+                log.error("the model failed on %d images: %s", count, printable(str(error)))
                 log.debug("traceback", exc_info=True)
             for job in jobs:
                 job.answer.set_exception(error)

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def read(
     height: int | None = None,
     mode: str = "RGB",
     window: Window | None = None,
-    formats: Sequence[str] | None = None,
+    formats: tuple[str, ...] | None = None,
 ) -> Pixels:
     """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing.
 
@@ -150,7 +150,7 @@ _room = _Room()
 
 
 def header(
-    file: str | Path | bytes, at_least: int | None = None, formats: Sequence[str] | None = None
+    file: str | Path | bytes, at_least: int | None = None, formats: tuple[str, ...] | None = None
 ) -> Image.Image:
     """The first frame of a file, to be decoded; a file at a URL is fetched."""
     source: Path | io.BytesIO
