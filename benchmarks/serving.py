@@ -3,7 +3,7 @@
 Clients send single images, forms, base64 in JSON and bad input, one request after another. Allowed are an answer, 429
 and 503; for bad input 4xx. A connection may fail only while no server runs. The memory of the server is watched.
 
-    python benchmarks/serving.py [--clients 200] [--seconds 60] [--network resnet18-scratch] [--json FILE]
+    python benchmarks/serving.py [--clients 200] [--seconds 60] [--networks resnet18-scratch:224] [--json FILE]
 """
 
 import argparse
@@ -11,6 +11,7 @@ import asyncio
 import base64
 import io
 import json
+import math
 import os
 import platform
 import random
@@ -36,7 +37,10 @@ import domainwise as dw
 
 KINDS = {"image": 70, "form": 10, "json": 10, "bad": 10}
 """Of 100 requests."""
+PHASES = ("load", "killed", "stopped")
 IN_FORM = 4
+IN_FLIGHT = 0.5
+"""Seconds after which a request that was sent counts as in flight: the server must answer it before it stops."""
 LONGEST = 60.0
 """Seconds until an answer is given up: an error."""
 
@@ -113,6 +117,7 @@ class Load:
         self.port, self.clients = port, clients
         self.sent = requests([picture(seed) for seed in range(8)])
         self.down = False  # whether no server runs, and connections may fail
+        self.promised = -math.inf  # requests before this time are answered, even if the server is stopped
         self.stopping = False
         self.seen = Seen()
 
@@ -125,25 +130,28 @@ class Load:
         while not self.stopping:
             kind = luck.choices(list(KINDS), list(KINDS.values()))[0]
             request, images = luck.choice(self.sent[kind])
-            seen, began = self.seen, time.perf_counter()
+            began = time.perf_counter()
             try:
                 stream = stream or await asyncio.open_connection("127.0.0.1", self.port)
                 stream[1].write(request)
                 await stream[1].drain()
                 status, stays = await asyncio.wait_for(answer(stream[0]), LONGEST)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                if self.down:
-                    seen.lost += 1
+                if self.down and began > self.promised:
+                    self.seen.lost += 1
                 else:
-                    seen.errors.append(f"{kind}: {type(error).__name__} {error}")
-                stream = await self._closed(stream)
-                await asyncio.sleep(0.1)
+                    self.seen.errors.append(f"{kind}: {type(error).__name__} {error}")
+                await closed(stream)
+                stream = None
+                await asyncio.sleep(0.5)
                 continue
-            self._note(seen, kind, status, images, time.perf_counter() - began)
-            stream = stream if stays else await self._closed(stream)
+            self._note(self.seen, kind, status, images, time.perf_counter() - began)
+            if not stays:
+                await closed(stream)
+                stream = None
             if status in (429, 503):
                 await asyncio.sleep(luck.uniform(0.5, 1.5))  # as Retry-After asks
-        await self._closed(stream)
+        await closed(stream)
 
     @staticmethod
     def _note(seen: Seen, kind: str, status: int, images: int, seconds: float) -> None:
@@ -155,12 +163,12 @@ class Load:
             seen.seconds.append(seconds)
             seen.images += images
 
-    @staticmethod
-    async def _closed(stream: tuple[Any, asyncio.StreamWriter] | None) -> None:
-        if stream is not None:
-            stream[1].close()
-            with suppress(OSError):
-                await stream[1].wait_closed()
+
+async def closed(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
+    if stream is not None:
+        stream[1].close()
+        with suppress(OSError):
+            await stream[1].wait_closed()
 
 
 async def start(model: Path, port: int, *options: str) -> tuple[subprocess.Popen[str], float]:
@@ -224,15 +232,16 @@ async def measure(model: Path, clients: int, seconds: float, *options: str) -> d
     server.kill()
     server.wait()
     server, downtime = await start(model, port, *options)
-    await asyncio.sleep(0.5)  # clients that were refused try again
+    await asyncio.sleep(1.0)  # clients that were refused try again
     load.down = False
     began = time.perf_counter()
     await asyncio.sleep(max(1.0, seconds / 4))
     found["killed"] = {"restart_seconds": round(downtime, 1)} | summary(load.seen, time.perf_counter() - began)
 
     load.seen, load.down = Seen(), True  # new connections are refused from now on
-    server.send_signal(signal.SIGTERM)
     began = time.perf_counter()
+    load.promised = began - IN_FLIGHT
+    server.send_signal(signal.SIGTERM)
     status = await asyncio.to_thread(server.wait, 60)
     load.stopping = True
     await running
@@ -245,8 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--network", default="resnet18-scratch")
-    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--networks", default="resnet18-scratch:224,small-cnn:64", help="NAME:PIXELS, ...")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     results: dict[str, Any] = {
@@ -256,16 +264,21 @@ def main() -> None:
         "cores": os.cpu_count(),
         "load_average_before": [round(value, 2) for value in os.getloadavg()],
         "clients": given.clients,
-        "network": f"{given.network}, {given.image_size} pixels",
         "requests": KINDS,
+        "networks": {},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        model = make_model(Path(folder), given.network, given.image_size)
-        results |= asyncio.run(measure(model, given.clients, given.seconds))
-    print(json.dumps(results, indent=1))
+    failed = False
+    for words in given.networks.split(","):
+        network, _, pixels = words.partition(":")
+        with tempfile.TemporaryDirectory() as folder:
+            model = make_model(Path(folder), network, int(pixels))
+            found = asyncio.run(measure(model, given.clients, given.seconds))
+        print(json.dumps({words: found}, indent=1), flush=True)
+        failed |= any(found[phase]["errors"] for phase in PHASES)
+        results["networks"][words] = found
     if given.json:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
-    if any(results[phase]["errors"] for phase in ("load", "killed", "stopped")):
+    if failed:
         raise SystemExit("there were errors")
 
 

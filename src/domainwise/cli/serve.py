@@ -38,6 +38,9 @@ def serve(
     batch_size: Annotated[
         int, typer.Option(help="Most images of concurrent requests that the model computes at once.")
     ] = DEFAULTS.batch_size,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of the model (default: all cores but one).", min=1, max=4096)
+    ] = None,
     device: options.Device = "auto",
 ) -> None:
     """Answer requests over HTTP with a model, until Ctrl-C or SIGTERM.
@@ -49,7 +52,7 @@ def serve(
     from domainwise.serving.server import is_loopback, run
 
     limits = Limits(max_megabytes, max_megapixels, max_images, batch_size, queue)
-    app = create_app(model, limits=limits, abstain=abstain, sets=sets, device=device)
+    app = create_app(model, limits=limits, abstain=abstain, sets=sets, threads=threads, device=device)
     service = app.state.service
     if service.watch.missing:
         say(f"note: no drift is measured: {service.watch.missing}", errors_console)

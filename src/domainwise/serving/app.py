@@ -56,6 +56,7 @@ SCHEMA = {
     }
 }
 """What OpenAPI says of the bodies, which are read by hand: within limits."""
+CORES = os.cpu_count() or 1
 MISSING = "serving needs {}: pip install 'domainwise[serve]'"
 
 
@@ -65,12 +66,14 @@ def create_app(
     limits: Limits | None = None,
     abstain: str = "",
     sets: str | float = "",
+    threads: int | None = None,
     device: str = "auto",
 ) -> "FastAPI":
     """An ASGI application that answers requests with a model, or with the model of a folder.
 
     `abstain` ("risk=0.05") and `sets` (0.9) are what requests get that do not ask for another; the model must then be
-    calibrated. Errors are answered as {"error": {"code": ..., "message": ...}}.
+    calibrated. `threads` are those of the model on a CPU, by default one for each core but one, which decodes: threads
+    that compete for a core slow each other down a lot. Errors are answered as {"error": {"code": ..., "message": ...}}.
     """
     try:
         import python_multipart  # noqa: F401 (so that the error names what is missing)
@@ -80,7 +83,7 @@ def create_app(
         raise UserError(MISSING.format(error.name)) from None
     loaded = model if isinstance(model, Model) else load_model(model, device=device)
     images.check_readable(loaded.preprocessing)
-    service = Service(loaded, limits or Limits(), Answers(loaded, abstain, sets))
+    service = Service(loaded, limits or Limits(), Answers(loaded, abstain, sets), threads or max(1, CORES - 1))
     app = FastAPI(title="domainwise", docs_url=None, redoc_url=None, lifespan=service.lifespan)
     app.state.service = service
     add_routes(app, service)
@@ -91,13 +94,13 @@ def create_app(
 class Service:
     """A model with the worker, the limits and the measurements that requests share."""
 
-    def __init__(self, model: Model, limits: Limits, answers: Answers) -> None:
+    def __init__(self, model: Model, limits: Limits, answers: Answers, threads: int) -> None:
         self.model, self.limits, self.answers = model, limits, answers
         self.metrics = Metrics(lambda: self.worker.waiting)
-        self.worker = Worker(limits, self._computed)
+        self.worker = Worker(limits, threads, self._computed)
         self.watch = DomainWatch(model, limits, self.metrics)
         self.bodies = Bodies(limits)
-        self.decoders = ThreadPoolExecutor(os.cpu_count() or 1, "decoder")
+        self.decoders = ThreadPoolExecutor(CORES, "decoder")
         self.started = time.time()
 
     @asynccontextmanager
@@ -178,6 +181,7 @@ class Service:
                 "max_images": self.limits.max_images,
                 "request_megabytes": self.limits.request_megabytes,
                 "queue": self.limits.queue,
+                "wait_seconds": self.limits.wait_seconds,
             },
             "seconds": round(time.time() - self.started, 1),
         }

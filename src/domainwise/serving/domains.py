@@ -76,7 +76,6 @@ class DomainWatch:
             self._full.put((name, torch.stack(self._windows.pop(name))))
 
     def _compare_all(self) -> None:
-        torch.set_num_threads(1)
         number = 0
         while (full := self._full.get()) is not None and not self._closing.is_set():
             name, features = full

@@ -26,7 +26,7 @@ class Limits:
     connections: int = 1024
     linger_seconds: float = 0.002  # how long the first image of a batch waits for others
     read_seconds: float = 30  # in which a request's body must have arrived
-    answer_seconds: float = 30  # in which an image must reach the model
+    wait_seconds: float = 10  # a request that would wait longer for the model is refused
     shutdown_seconds: float = 30  # for requests in flight when the server is stopped
     drift_images: int = 100  # of a domain, compared at once with the training domains
     drift_share: float = 0.05  # of the time that such comparisons may take

@@ -18,6 +18,11 @@ from domainwise.serving.limits import Limits, Refused, busy
 
 log = logging.getLogger(__name__)
 
+NEWEST = 0.1
+"""The weight of the latest batch in the pace."""
+STUCK = 6
+"""Times the longest wait, after which the model counts as stuck."""
+
 Compute = Callable[[Tensor, str], list[Any]]
 """Images [N, C, H, W] of a domain -> an answer for each."""
 
@@ -40,10 +45,11 @@ class Job:
 
 
 class Worker:
-    """The queue of jobs and the thread that computes them; `queue` images of them at most."""
+    """The queue of jobs, of `queue` images and `wait_seconds` at most, and the thread that computes them."""
 
-    def __init__(self, limits: Limits, computed: Callable[[int, float], None]) -> None:
-        self.limits, self.computed = limits, computed
+    def __init__(self, limits: Limits, threads: int, computed: Callable[[int, float], None]) -> None:
+        self.limits, self.threads, self.computed = limits, threads, computed
+        self.pace = 0.0  # seconds per image, of the latest batches
         self.taken = 0  # images between the decision to take a request and its answer
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
@@ -71,7 +77,7 @@ class Worker:
     def healthy(self) -> bool:
         """Whether the thread runs, and no job has waited for longer than it may."""
         jobs = tuple(self._jobs)
-        late = bool(jobs) and time.monotonic() - jobs[0].since > self.limits.answer_seconds
+        late = bool(jobs) and time.monotonic() - jobs[0].since > STUCK * self.limits.wait_seconds
         return self._thread.is_alive() and not self._closing and not late
 
     @contextmanager
@@ -79,6 +85,8 @@ class Worker:
         """Takes in a request of so many images, or refuses it at once; only the thread of the event loop calls it."""
         if self.taken + images > self.limits.queue:
             raise busy(f"the server works on {self.taken} images and takes {self.limits.queue} at most")
+        if self.taken and self.taken * self.pace > self.limits.wait_seconds:
+            raise busy(f"the images would wait longer than {self.limits.wait_seconds:g} s")
         self.taken += images
         try:
             yield
@@ -94,6 +102,7 @@ class Worker:
         return job.answer
 
     def _work(self) -> None:
+        torch.set_num_threads(self.threads)
         while jobs := self._next_jobs():
             self._compute(jobs)
 
@@ -120,10 +129,6 @@ class Worker:
 
     def _compute(self, jobs: list[Job]) -> None:
         jobs = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
-        late = [job for job in jobs if time.monotonic() - job.since > self.limits.answer_seconds]
-        for job in late:
-            job.answer.set_exception(busy(f"the images waited longer than {self.limits.answer_seconds:g} s"))
-        jobs = [job for job in jobs if job not in late]
         if not jobs:
             return
         started = time.monotonic()
@@ -138,7 +143,9 @@ class Worker:
             for job in jobs:
                 job.answer.set_exception(error)
             return
-        self.computed(len(images), time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self.pace += NEWEST * (seconds / len(images) - self.pace)
+        self.computed(len(images), seconds)
         for job in jobs:
             job.answer.set_result([next(answers) for _ in job.images])
         for job in jobs:
