@@ -21,6 +21,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PATHS = ("/", "/predict", "/heatmap", "/health", "/metrics", "/openapi.json")
 WATCHED = ("/health", "/metrics")
 """Asked for every few seconds: in the log only if they fail."""
+SLOW = 408
+"""The status of a body that did not arrive: the rest is not waited for."""
 LONGEST = 200
 HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
@@ -52,7 +54,8 @@ class Observed:
 
         async def answered(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                if message["status"] >= 400 and seen["more"] and not expects:
+                refused = message["status"] >= 400 and message["status"] != SLOW
+                if refused and seen["more"] and not expects:
                     await self.drain(Request(scope, counted))
                 seen["status"] = message["status"]
                 message["headers"] = [*message["headers"], *HEADERS, (b"x-request-id", number.encode())]

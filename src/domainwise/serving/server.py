@@ -12,6 +12,7 @@ from domainwise.core.errors import UserError
 from domainwise.serving.limits import Limits
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
@@ -28,9 +29,32 @@ def run(
     """
     import uvicorn
 
-    limits: Limits = app.state.service.limits
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as after nohup
+                    signal.signal(signal.SIGHUP, self.handle_exit)
+                started(address(listener))
+
     listener = bind(host, port)
-    config = uvicorn.Config(
+    print_access_log()
+    for name in ("uvicorn", "python_multipart"):  # which warn of whatever clients send
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        Server(configuration(app)).run(sockets=[listener])
+    except KeyboardInterrupt:  # raised again by uvicorn when all is done
+        return
+    finally:
+        listener.close()
+
+
+def configuration(app: "FastAPI") -> "uvicorn.Config":
+    """How uvicorn runs the application: within its limits, and quietly."""
+    import uvicorn
+
+    limits: Limits = app.state.service.limits
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -43,22 +67,6 @@ def run(
         timeout_keep_alive=int(limits.read_seconds),
         timeout_graceful_shutdown=int(limits.shutdown_seconds),
     )
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                signal.signal(signal.SIGHUP, self.handle_exit)
-                started(address(listener))
-
-    print_access_log()
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    try:
-        Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:  # raised again by uvicorn when all is done
-        return
-    finally:
-        listener.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
