@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
@@ -78,7 +79,7 @@ def bind(host: str, port: int) -> socket.socket:
     except socket.gaierror:
         raise UserError(f"no address of this machine is called {host!r}", argument="host") from None
     except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise UserError(f"cannot listen at {host}, port {port} ({reason}): give another", argument="port") from None
     listener.set_inheritable(False)
     return listener
