@@ -7,7 +7,7 @@
 OPTIONS ?=
 READY_IF_OURS := $(if $(filter $(BIN)/domainwise,$(DOMAINWISE)),$(READY))
 
-EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-noise backgrounds backgrounds-radius backgrounds-batch backgrounds-averages rotated rotated-penalty pacs pacs-search digits theory
+EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-noise backgrounds backgrounds-radius backgrounds-batch backgrounds-averages rotated rotated-penalty pacs pacs-search pacs-averages digits theory
 
 .PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=unpack-%)
 
@@ -132,6 +132,13 @@ reproduce-pacs:
 reproduce-pacs-search:
 	$(PACS) --algorithms ERM,DAT,UAT --hparams 3 --trials 2 --out runs/pacs-search $(OPTIONS)
 	$(MAKE) publish-pacs-search
+
+# What averaged weights add to a method on photographs and drawings, at the defaults.
+PACS_AVERAGES := $(PACS) --algorithms ERM,DAT,CORAL,MIRO,SAM --hparams 1 --trials 3 --out runs/pacs-averages
+reproduce-pacs-averages:
+	$(PACS_AVERAGES) --average sma $(OPTIONS)
+	$(PACS_AVERAGES) --average swad $(OPTIONS)
+	$(MAKE) publish-pacs-averages
 
 # Where models of the defaults look that saw no sketch: on drawings of our own, whose picture may be shown, and on one
 # sketch of each class. Models are not published, so that this target trains its three again where runs/ has none.

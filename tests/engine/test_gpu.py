@@ -187,10 +187,10 @@ def test_averaged_weights_are_evaluated_by_replays(tmp_path: Path) -> None:
         evaluator = Evaluator(
             outcome.algorithm, data(), splits_to_evaluate(run, data()), run.train_domains, capture=False
         )
-        for part, (accuracy, loss) in evaluator().items():
+        for part, scores in evaluator().items():
             assert outcome.selected_average is not None
             found = {(r.domain, r.split): r for r in outcome.evaluation(outcome.selected_average, "ema")}[part]
-            assert (found.accuracy, found.loss) == pytest.approx((accuracy, loss), rel=1e-3, abs=1e-3)
+            assert (found.accuracy, found.loss) == pytest.approx((scores.accuracy, scores.loss), rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["ERM", "MTL"])
