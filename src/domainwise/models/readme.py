@@ -161,5 +161,6 @@ def _made(card: Card) -> Iterator[str]:
     if "dataset" in run:
         facts.append(f"run {card.training.get('id', '')} on {run['dataset']}, {run.get('steps')} steps")
     yield _listed(facts)
-    if command := card.training.get("command"):
+    command = card.training.get("command")
+    if command and "made_of" not in card.training:  # what made its parts would not make it
         yield f"    {printable(str(command))}\n"
