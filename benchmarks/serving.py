@@ -212,9 +212,22 @@ def summary(seen: Seen, seconds: float) -> dict[str, Any]:
 
 async def measure(model: Path, clients: int, seconds: float, *options: str) -> dict[str, Any]:
     """A phase of load, one with a killed server, one with a stopped server."""
+    servers: list[subprocess.Popen[str]] = []
+    try:
+        return await phases(servers, model, clients, seconds, *options)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+async def phases(
+    servers: list[subprocess.Popen[str]], model: Path, clients: int, seconds: float, *options: str
+) -> dict[str, Any]:
+    """What clients saw of each phase; the servers that were started are noted in `servers`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     server, startup = await start(model, port, *options)
+    servers.append(server)
     load = Load(port, clients)
     running = asyncio.create_task(load.run())
     began = time.perf_counter()
@@ -232,6 +245,7 @@ async def measure(model: Path, clients: int, seconds: float, *options: str) -> d
     server.kill()
     server.wait()
     server, downtime = await start(model, port, *options)
+    servers.append(server)
     await asyncio.sleep(1.0)  # clients that were refused try again
     load.down = False
     began = time.perf_counter()
@@ -264,6 +278,7 @@ def main() -> None:
         "cores": os.cpu_count(),
         "load_average_before": [round(value, 2) for value in os.getloadavg()],
         "clients": given.clients,
+        "seconds": given.seconds,
         "requests": KINDS,
         "networks": {},
     }

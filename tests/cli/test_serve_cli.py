@@ -93,6 +93,20 @@ def test_it_says_where_it_answers_logs_requests_and_finishes_those_in_flight(mod
 
 
 @pytest.mark.slow
+def test_it_ends_well_while_drift_is_measured(model: Path) -> None:
+    """A process that ended while a thread of its own computes would be aborted."""
+    noise = np.random.default_rng(0).integers(0, 256, (25, 3, 16, 16), dtype=np.uint8)
+    with running(model) as server:
+        for _ in range(4):
+            connection = http.client.HTTPConnection(server.address, timeout=60)
+            headers = {"Content-Type": "multipart/form-data; boundary=x"}
+            connection.request("POST", "/predict?domain=new", form([png(one) for one in noise]), headers)
+            assert connection.getresponse().status == 200
+            connection.close()
+        assert server.stop() == 0
+
+
+@pytest.mark.slow
 def test_a_reader_of_the_log_that_goes_away_does_not_stop_it(model: Path) -> None:
     with running(model) as server:
         assert server.process.stdout is not None

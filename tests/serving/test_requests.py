@@ -262,6 +262,16 @@ def test_openapi_describes_the_paths_without_a_page_from_elsewhere(client: Clien
     assert set(described["/predict"]["post"]["requestBody"]["content"]) == {FORM.split(";")[0], JSON, "image/*"}
 
 
+def test_names_that_are_not_unicode_are_answered() -> None:
+    """A class has the name of a folder, which may be any bytes."""
+    data = small_data()
+    named = {name: (data.images[data.rows(name)], data.labels[data.rows(name)]) for name in data.domains}
+    odd = dw.Environments.from_arrays(named, name="odd", classes=("a", "b", "caf\udce9"))
+    with served(create_app(dw.fit(odd, "ERM", steps=2, hparams={"batch_size": 4}, device="cpu"))) as client:
+        assert set(client.post(GOOD).json["predictions"][0]["probabilities"]) == {"a", "b", "caf\udce9"}
+        assert client.get("/health").json["classes"][2] == "caf\udce9" and client.get("/metrics").status == 200
+
+
 def test_models_that_read_no_image_files_are_not_served() -> None:
     rows = {name: (np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 2) for name in "ab"}
     table = dw.Environments.from_arrays(rows, name="t", classes=("x", "y"))

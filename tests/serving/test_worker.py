@@ -41,7 +41,7 @@ def gate() -> Gate:
 
 
 def started(**limits: Any) -> Worker:
-    worker = Worker(Limits(max_images=4, **limits), 1, lambda *_: None)
+    worker = Worker(Limits(max_images=4, **limits), 1, 0.0, lambda *_: None)
     worker.start()
     return worker
 
@@ -98,6 +98,16 @@ def test_a_request_that_would_wait_too_long_is_refused() -> None:
     with worker.room(2), worker.room(1), pytest.raises(Refused, match="longer than 1 s"), worker.room(1):
         pass
     worker.close()
+
+
+def test_the_pace_follows_the_latest_batches(gate: Gate) -> None:
+    worker = started()
+    worker.pace = 100.0
+    gate.open.set()
+    for _ in range(20):
+        worker.submit(Job(gate.compute, images(1), alone=True)).result(10)
+    worker.close()
+    assert worker.pace < 1
 
 
 def test_a_failure_is_answered_and_the_next_job_computed(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:

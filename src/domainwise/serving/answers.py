@@ -2,6 +2,7 @@
 
 import base64
 import io
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,7 +44,15 @@ class Answers:
         self.model, self.abstain, self.sets = model, abstain, str(sets)
         self.threshold = lru_cache(KEPT_THRESHOLDS)(self._threshold)
         self.threshold(self.abstain, self.sets)  # a model without calibration is refused at the start
-        self.scores(torch.zeros(1, *model.card.shape, dtype=torch.uint8))  # and the first request does not wait
+        self.pace = self._seconds_per_image()
+
+    def _seconds_per_image(self) -> float:
+        """Of one image; the first pass prepares what the others use, so that the first request does not wait."""
+        image = torch.zeros(1, *self.model.card.shape, dtype=torch.uint8)
+        self.scores(image)
+        started = time.perf_counter()
+        self.scores(image)
+        return time.perf_counter() - started
 
     def _threshold(self, abstain: str, sets: str) -> Decision:
         return Decision(

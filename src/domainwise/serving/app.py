@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import json
 import os
 import re
 import time
@@ -97,7 +98,7 @@ class Service:
     def __init__(self, model: Model, limits: Limits, answers: Answers, threads: int) -> None:
         self.model, self.limits, self.answers = model, limits, answers
         self.metrics = Metrics(lambda: self.worker.waiting)
-        self.worker = Worker(limits, threads, self._computed)
+        self.worker = Worker(limits, threads, answers.pace, self._computed)
         self.watch = DomainWatch(model, limits, self.metrics)
         self.bodies = Bodies(limits)
         self.decoders = ThreadPoolExecutor(CORES, "decoder")
@@ -192,13 +193,19 @@ def add_routes(app: "FastAPI", service: Service) -> None:
     from fastapi.responses import HTMLResponse, JSONResponse
     from starlette.exceptions import HTTPException as AnyHTTPException
 
+    class Json(JSONResponse):
+        """In ASCII: names of folders, which are names of classes, may hold bytes that are not UTF-8."""
+
+        def render(self, content: Any) -> bytes:
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
     page = resources.files("domainwise.serving").joinpath("page.html").read_text(encoding="utf-8")
     policy = content_policy(page)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> Response:
         request.scope["error"] = error.code
-        return JSONResponse(error.content, error.status, error.headers)
+        return Json(error.content, error.status, error.headers)
 
     @app.exception_handler(AnyHTTPException)
     async def no_such_path(request: Request, error: HTTPException) -> Response:
@@ -206,7 +213,7 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         message = {404: "no such path: see /predict, /heatmap, /health, /metrics", 405: "another method is needed here"}
         words = message.get(error.status_code, str(error.detail))
         request.scope["error"] = code
-        return JSONResponse(Refused(error.status_code, code, words).content, error.status_code, error.headers)
+        return Json(Refused(error.status_code, code, words).content, error.status_code, error.headers)
 
     @app.get("/", include_in_schema=False)
     async def start() -> Response:
@@ -215,7 +222,7 @@ def add_routes(app: "FastAPI", service: Service) -> None:
     @app.get("/health", summary="Whether the model answers, what it is, and the limits of requests")
     async def health() -> Response:
         facts = service.facts()
-        return JSONResponse(facts, 200 if facts["status"] == "ok" else 503)
+        return Json(facts, 200 if facts["status"] == "ok" else 503)
 
     @app.get("/metrics", summary="Measurements for Prometheus")
     async def metrics() -> Response:
@@ -233,7 +240,7 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         for answer in answers:
             service.count(answer)
         files = [{} if name is None else {"file": name} for name, _ in scored]
-        return JSONResponse({"predictions": [file | answer for file, answer in zip(files, answers, strict=True)]})
+        return Json({"predictions": [file | answer for file, answer in zip(files, answers, strict=True)]})
 
     @app.post("/heatmap", summary="The prediction of one image, and where it comes from", openapi_extra=SCHEMA)
     async def heatmap(
@@ -244,7 +251,7 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         ((_, scores),) = await service.compute(request, service.answers.explained, domain, 1, alone=True)
         answer = service.answers.words(scores, decision)
         service.count(answer)
-        return JSONResponse({**answer, "heatmap": scores.heatmap, "note": scores.note})
+        return Json({**answer, "heatmap": scores.heatmap, "note": scores.note})
 
 
 OPTIONS = ("domain", "abstain", "sets")

@@ -46,7 +46,7 @@ class DomainWatch:
 
     def start(self) -> None:
         self._closing.clear()
-        threading.Thread(target=self._compare_all, name="drift", daemon=True).start()
+        threading.Thread(target=self._compare_all, name="drift").start()
 
     def close(self) -> None:
         self._closing.set()

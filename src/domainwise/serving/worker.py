@@ -18,7 +18,7 @@ from domainwise.serving.limits import Limits, Refused, busy
 
 log = logging.getLogger(__name__)
 
-NEWEST = 0.1
+NEWEST = 0.3
 """The weight of the latest batch in the pace."""
 STUCK = 6
 """Times the longest wait, after which the model counts as stuck."""
@@ -47,9 +47,9 @@ class Job:
 class Worker:
     """The queue of jobs, of `queue` images and `wait_seconds` at most, and the thread that computes them."""
 
-    def __init__(self, limits: Limits, threads: int, computed: Callable[[int, float], None]) -> None:
+    def __init__(self, limits: Limits, threads: int, pace: float, computed: Callable[[int, float], None]) -> None:
         self.limits, self.threads, self.computed = limits, threads, computed
-        self.pace = 0.0  # seconds per image, of the latest batches
+        self.pace = pace  # seconds per image, of the latest batches
         self.taken = 0  # images between the decision to take a request and its answer
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
@@ -58,11 +58,12 @@ class Worker:
 
     def start(self) -> None:
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        # no daemon: a process that ends while one computes is aborted
+        self._thread = threading.Thread(target=self._work, name="model")
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread when all jobs are done."""
+        """Ends the thread when all jobs are done, but those that nobody waits for any more."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
