@@ -85,12 +85,13 @@ class EnsembleAlgorithm(Algorithm):
 
     def predict(self, x: Tensor, domain: int | None = None) -> Tensor:
         """The logarithms of the mean probabilities, [N, classes]."""
-        return log_mean_probability([member.predict(x, domain) for member in self._algorithms])
+        return log_mean_probability([member.predict(x, domain) for member in self.algorithms])
 
     def embed(self, x: Tensor) -> Tensor:
         """The features of all members beside each other."""
-        return torch.cat([member.embed(x) for member in self._algorithms], 1)
+        return torch.cat([member.embed(x) for member in self.algorithms], 1)
 
     @property
-    def _algorithms(self) -> list[Algorithm]:
+    def algorithms(self) -> list[Algorithm]:
+        """The members."""
         return [member for member in self.members if isinstance(member, Algorithm)]

@@ -23,12 +23,14 @@ from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
+from domainwise.protocol.metrics import MEASURED
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import Record
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
 from domainwise.protocol.spaces import HParams
+from domainwise.sweeps.commands import train_command
 from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
@@ -95,6 +97,8 @@ def trained_model(
     facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
     rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
     summary = training_summary(run, evaluation, seconds, rule) | facts
+    if (command := train_command(run, Path("model"))) is not None:
+        summary["command"] = command + ("" if weights.selected or weights.averaged else " --save last")
     return make_model(run, environments, weights.tensors, summary, device)
 
 
@@ -121,7 +125,11 @@ def make_model(
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        {**training, "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()}},
+        {
+            **training,
+            "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()},
+            "samples": {domain: _split_sizes(environments, domain, run) for domain in run.domains},
+        },
         versions(),
         members,
         window=environments.window,
@@ -139,13 +147,17 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
     """The training of a model and the accuracies with its weights, in plain JSON values."""
     records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, dict[str, float | None]]] = {}
     for record in records:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
+        measured = {field: getattr(record, field) for field in ("loss", *MEASURED)}
+        metrics.setdefault(record.domain, {})[record.split] = measured
     groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
         "run": json.loads(json.dumps(run.describe())),
         "id": run.id,
         "accuracy": accuracy,
+        "metrics": metrics,
         "unseen": estimate_of_run(records, run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
@@ -156,6 +168,11 @@ def _class_counts(environments: Environments, rows: Tensor) -> dict[str, int]:
     """Samples of each class among the rows."""
     counts = environments.labels[rows.to(environments.labels.device)].bincount(minlength=len(environments.classes))
     return dict(zip(environments.classes, counts.tolist(), strict=True))
+
+
+def _split_sizes(environments: Environments, domain: str, run: Run) -> dict[str, int]:
+    """Samples that a run may train on, and those that it holds out."""
+    return {name: len(rows) for name, rows in environments.split(domain, run.trial, run.held_out).items()}
 
 
 def _averaged(weights: SavedWeights) -> dict[str, Any]:
