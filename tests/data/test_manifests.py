@@ -1,7 +1,5 @@
 """Tables of image files as datasets."""
 
-import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +12,7 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.manifest import paths_of, table_of_folder
 from domainwise.protocol.reading import PLAIN, Reading
 from small_datasets import make_folder, picture
-
-Row = dict[str, object]
-
-
-def rows_of(photos: Path) -> list[Row]:
-    """The files of a folder as rows: the columns path, label and domain."""
-    files = sorted(photos.glob("*/*/*.png"))
-    return [{"path": str(f.relative_to(photos)), "label": f.parent.name, "domain": f.parent.parent.name} for f in files]
-
-
-def write(file: Path, rows: list[Row]) -> Path:
-    if file.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    elif file.suffix == ".jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        with file.open("w", newline="") as text:
-            table = csv.DictWriter(text, list(rows[0]), delimiter="\t" if file.suffix == ".tsv" else ",")
-            table.writeheader()
-            table.writerows(rows)
-    return file
+from small_tables import Row, rows_of, write
 
 
 @pytest.fixture

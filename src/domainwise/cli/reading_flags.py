@@ -21,7 +21,9 @@ from domainwise.protocol.reading import Reading
 def _declaration(
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time)."),
+        typer.Option(
+            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight)."
+        ),
     ] = None,
     domain_column: Annotated[str, typer.Option(help="The same as --columns domain=NAME.")] = "",
     root: Annotated[str, typer.Option(help="Folder or URL of a table's paths (default: the table's folder).")] = "",

@@ -24,6 +24,8 @@ from domainwise.data.sources.left_out import LeftOut, hidden, printable
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from domainwise.data.environments import Environments
 
 log = logging.getLogger("domainwise")
@@ -33,7 +35,7 @@ LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image file, its domain and its class; from a table also its group, split and time in seconds."""
+    """One image file, its domain and its class; from a table also its group, split, time in seconds and weight."""
 
     domain: str
     label: str
@@ -41,6 +43,7 @@ class ImageFile:
     group: str = ""
     split: str = "train"
     time: float | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,17 @@ class _Loader:
             labelled_images(folder.name, result.images, labels, folder.classes),
             groups=None if groups is None else torch.tensor(groups),
             held_out=torch.tensor(held_out) if any(held_out) else None,
+            weights=_weights(readable),
             window=self.reading.window,
         )
+
+
+def _weights(images: list[ImageFile]) -> Tensor | None:
+    """Of a table with a column of weights; else None."""
+    import torch
+
+    values = [image.weight for image in images if image.weight is not None]
+    return torch.tensor(values, dtype=torch.float64) if len(values) == len(images) else None
 
 
 def image_folder(

@@ -1,4 +1,4 @@
-"""A table of image files as a dataset: columns path, label, domain and optionally group, split and time.
+"""A table of image files as a dataset: columns path, label, domain and optionally group, split, time and weight.
 
 The rows become the same list of images that a folder does (`sources.folder`).
 """
@@ -30,11 +30,12 @@ SPLITS = {
     **dict.fromkeys(("val", "valid", "validation", "dev", "out", "id_val"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time")
+NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time", "weight")
 FILE_NAME = "file_name"
 """What Hugging Face's image folders call the column of paths."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 LONGEST_NAME, LONGEST_PATH = 200, 4000
+LARGEST_WEIGHT = 1e9
 
 
 def metadata_of(folder: Path, reading: Reading) -> Path | None:
@@ -144,6 +145,7 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         texts.get("group", ""),
         split,
         seconds_of(texts["time"], where) if "time" in texts else None,
+        _weight(texts["weight"], where, chosen["weight"]) if "weight" in texts else None,
     )
 
 
@@ -161,6 +163,16 @@ def _text(value: Any, where: str, column: str, *, empty: bool = False) -> str:
     if any(ord(character) < 32 for character in text) or printable(text) != text:
         raise UserError(f"{where}: {column} holds characters that cannot be printed: {text[:40]!a}")
     return text
+
+
+def _weight(text: str, where: str, column: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight <= LARGEST_WEIGHT:
+        raise UserError(f"{where}: {column} is {text[:40]!r}: write a number from 0 to {LARGEST_WEIGHT:,.0f}")
+    return weight
 
 
 def _location(path: Path, line: str, text: str, root: str) -> Location:
