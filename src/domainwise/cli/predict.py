@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,8 +167,7 @@ def evaluate(
 
     Images that the model was trained on, known by their pixels, are left out of the accuracies and counted separately.
     """
-    from domainwise.data.catalogue import DATASETS
-    from domainwise.data.find import find_dataset
+    from domainwise.cli.data_options import labelled_data
     from domainwise.models.folder import load_model
 
     loaded = load_model(model, device=device)
@@ -177,13 +175,9 @@ def evaluate(
         raise UserError(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
+    environments = labelled_data(loaded, data, skip_bad, reading, data_root)
     if adapt is not None:
         loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    window = loaded.preprocessing.window
-    if window is not None and reading.window is None and data not in DATASETS:
-        reading = replace(reading, window=window)
-    found = find_dataset(data, skip_bad=skip_bad, reading=reading)
-    environments = found.load(data_root, loaded.preprocessing.shape[-1])
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))

@@ -80,6 +80,11 @@ class Model:
     @property
     def weights(self) -> str:
         """Of which step or steps the weights are, or what they are made of, in words."""
+        words, later = self._weights, self.card.training.get("last_layer")
+        return f"{words}; {later['words']}" if later else words
+
+    @property
+    def _weights(self) -> str:
         saved, run = self.card.training.get("weights"), self.card.training.get("run")
         if made := self.card.training.get("made_of"):
             return str(made["words"])
