@@ -153,9 +153,7 @@ def test_what_cannot_be_reweighted_is_refused(data: Environments, model: Model) 
         dfr(model, Environments.from_arrays({"north": (new.images, labels)}, classes=new.classes))
     with pytest.raises(UserError, match="depend on their batch"):
         dfr(dw.fit(data, "MTL", **OPTIONS | {"steps": 3}), data)
-    with pytest.raises(
-        UserError, match="DFR needs a model with one linear classifier, which an ensemble"
-    ):
+    with pytest.raises(UserError, match="DFR needs a model with one linear classifier, which an ensemble"):
         linear_classifier(EnsembleAlgorithm([model.algorithm]), "DFR")
     with pytest.raises(UserError, match="calibrate it by labelled data"):
         dw.calibrate(dfr(model, data), sweep="runs")

@@ -141,7 +141,7 @@ FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Which data
 FilterDomain = Annotated[str | None, typer.Option("--test-domain", help="Unseen domain of the runs, for a sweep.")]
 FilterTrial = Annotated[int | None, typer.Option("--trial", help="Trial of the runs, for a sweep.")]
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a model, written by train --out, fit or save.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders, tables, or quoted patterns.")]
 
 # Results
 Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]

@@ -12,6 +12,7 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
+from domainwise.data.images.remote import shown
 from domainwise.data.sources.bursts import groups_of
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.near_duplicates import near_pairs
@@ -189,7 +190,7 @@ class Check:
 
     def _path(self, image: ImageFile) -> str:
         inside = isinstance(image.file, Path) and image.file.is_relative_to(self.folder.path)
-        return str(Path(image.file).relative_to(self.folder.path) if inside else image.file)
+        return shown(Path(image.file).relative_to(self.folder.path) if inside else image.file)
 
 
 def check(path: Path, reading: Reading = PLAIN) -> Check:
