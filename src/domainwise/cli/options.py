@@ -150,7 +150,8 @@ MetricName = Annotated[
     str,
     typer.Option(
         "--metric",
-        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error or worst-class: shown, and used to "
+        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error, worst-class or "
+        "worst-group: shown, and used to "
         "select (but calibration-error: by accuracy).",
         autocompletion=complete.among(*METRICS),
     ),
