@@ -44,7 +44,7 @@ def test_every_published_experiment_is_shown() -> None:
 
 
 def test_pacs_came_out_again_on_a_gpu() -> None:
-    """The lab page says: eight runs that were trained twice, by two versions, have the same 240 accuracies and losses."""
+    """The lab page says: eight runs that two versions have trained have the same 240 accuracies and losses."""
     first, second = (scores_of_training_weights(ROOT / "results" / name) for name in ("pacs", "pacs-averages"))
     shared = first.keys() & second.keys()
     assert len(shared) == 240 and all(first[key] == second[key] for key in shared)

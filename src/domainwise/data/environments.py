@@ -44,6 +44,7 @@ class Environments:
     )
     held_out: Tensor | None = None  # bool [N]; which samples are `out`, where that is given; else they are drawn
     whole: tuple[str, ...] = ()  # domains that are never divided: all of them is `in`
+    weights: Tensor | None = None  # float64 [N]; how often samples are drawn, as multiples of each other
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
 
     def __repr__(self) -> str:

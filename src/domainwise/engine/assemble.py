@@ -69,6 +69,16 @@ def make_algorithm(
     return made if noise else made.eval()
 
 
+def linear_classifier(algorithm: Algorithm, name: str) -> nn.Linear:
+    """The one linear layer that predicts from features; an algorithm without it is a UserError of the method `name`."""
+    network = getattr(algorithm, "network", None)
+    classifier = network.classifier if isinstance(network, Network) else None
+    if type(algorithm).predict is not Algorithm.predict or not isinstance(classifier, nn.Linear):
+        kind = "an ensemble" if isinstance(algorithm, EnsembleAlgorithm) else type(algorithm).__name__
+        raise UserError(f"{name} needs a model with one linear classifier, which {kind} does not have")
+    return classifier
+
+
 class EnsembleAlgorithm(Algorithm):
     """Trained algorithms as one that only predicts: p(y|x) = mean_m softmax(f_m(x))_y.
 

@@ -57,6 +57,11 @@ class Card:
     @property
     def weights(self) -> str:
         """Of which step or steps the weights are, or what they are made of, in words."""
+        later = self.training.get("last_layer")
+        return f"{self._trained_weights}; {later['words']}" if later else self._trained_weights
+
+    @property
+    def _trained_weights(self) -> str:
         saved, run = self.training.get("weights"), self.training.get("run")
         if made := self.training.get("made_of"):
             return str(made["words"])

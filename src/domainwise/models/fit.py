@@ -62,7 +62,8 @@ def fit(
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop.
+    image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop, balance,
+    class_weights.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:

@@ -4,6 +4,7 @@ DIR/images.npy           uint8 [N, C, H, W] or float vectors [N, D], memory-mapp
 DIR/labels.npy           int64 [N]
 DIR/groups.npy           int64 [N], if samples belong together
 DIR/held_out.npy         bool [N], if it is given which samples are held out
+DIR/weights.npy          float64 [N], if samples are drawn more often than others
 DIR/environments.json    names, sizes, normalisation and the fingerprint; written last
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ADVICE = "save it again"
 FORMAT = 1
 DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
-FURTHER = {"groups": "groups.npy", "held_out": "held_out.npy"}
+FURTHER = {"groups": "groups.npy", "held_out": "held_out.npy", "weights": "weights.npy"}
 """Fields that only some data have, and their files."""
 
 
@@ -67,7 +68,7 @@ def save_environments(data: Environments, folder: Path) -> Path:
         "std": data.std.tolist(),
         "state": fingerprint(data),
     }
-    if further:  # earlier versions, which would divide groups, refuse such data
+    if further:  # earlier versions, which would divide groups or ignore weights, refuse such data
         description["further"] = list(further)
     if data.whole:
         description["whole"] = list(data.whole)
@@ -111,6 +112,7 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
             whole=described.whole,
             groups=further.get("groups"),
             held_out=further.get("held_out"),
+            weights=further.get("weights"),
         )
         lengths = {len(part) for part in (images, labels, *further.values())}
         if lengths != {sum(sizes.values())}:
