@@ -45,7 +45,8 @@ def made_up(images: int) -> Environments:
     """Smooth noise of 224 x 224 pixels, the same in every domain."""
     noise = torch.rand(images, 3, 28, 28, generator=torch.Generator().manual_seed(0))
     smooth = (255 * F.interpolate(noise, size=(224, 224), mode="bilinear")).to(torch.uint8)
-    return Environments.from_arrays({name: (smooth, torch.arange(images) % CLASSES) for name in DOMAINS}, name="made up")
+    data = {domain: (smooth, torch.arange(images) % CLASSES) for domain in DOMAINS}
+    return Environments.from_arrays(data, name="made up")
 
 
 def main() -> None:
