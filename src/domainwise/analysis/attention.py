@@ -131,7 +131,9 @@ def model_attention(
     def predict(x: Tensor) -> Tensor:
         return algorithm.predict(x, number)
 
-    if layer is not None:
+    if method == "rollout":
+        layers = []
+    elif layer is not None:
         layers = [layer]
     elif isinstance(algorithm.network, Ensemble):
         members = algorithm.network.members

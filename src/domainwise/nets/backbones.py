@@ -160,14 +160,29 @@ class Backbone(nn.Module):
     def as_maps(self, out: Tensor) -> Tensor:
         """The output of a block as maps [N, C, h, w]: without class token, patches where they lie in the image."""
         if out.ndim == 4:
-            return out
+            return self.channels_first(out)
         count = out.shape[1]
         if count == self.prefix + self.grid[0] * self.grid[1]:
             prefix, rows, columns = self.prefix, *self.grid
         else:  # a later stage, of fewer patches
-            prefix, rows = 0, round(count**0.5)
+            prefix, rows = 0, max(1, round(count**0.5))
             columns = count // rows
+            if rows * columns != count:
+                raise UserError(f"{self.name}: {count} tokens are no map: choose a block", argument="layer")
         return out[:, prefix:].transpose(1, 2).unflatten(2, (rows, columns))
+
+    @torch.no_grad()
+    def rollout(self, x: Tensor) -> Tensor | None:
+        """How far the features look at each patch, [N, 1, h, w]: the product of (A + I) / 2 over all blocks."""
+        attentions = [attention.mean(1) for attention in self.attentions(x)]
+        if not attentions:
+            return None
+        same = torch.eye(attentions[0].shape[1], device=x.device, dtype=attentions[0].dtype)
+        product = (attentions[0] + same) / 2
+        for attention in attentions[1:]:
+            product = (attention + same) / 2 @ product
+        rows = product[:, :1] if self.prefix and self.pooling != "mean" else product[:, self.prefix :]
+        return rows.mean(1)[:, self.prefix :].unflatten(1, self.grid).unsqueeze(1)
 
     @property
     def map_layer(self) -> str:

@@ -25,7 +25,6 @@ WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 WANTED = (CONFIG, *PROCESSORS, *WEIGHTS, "model.safetensors.index.json", "README.md")
 """All files of a repository that are fetched."""
 LARGEST = 1 << 26
-EXTRAS = {"hf": "transformers", "timm": "timm"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,20 @@ class ImageFacts:
 def missing_package(library: str, package: str) -> UserError:
     """The error for a library that is not installed."""
     return UserError(f"{library}: networks need {package}: pip install 'domainwise[{library}]'", argument="network")
+
+
+def import_timm() -> Any:
+    """timm, or a UserError: its torchvision may not fit the installed torch."""
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+            raise missing_package("timm", "timm") from None
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"timm cannot be imported ({reason}): install a torchvision that fits torch", argument="network"
+        ) from None
+    return timm
 
 
 def cache_folder() -> Path:
@@ -164,6 +177,22 @@ def cached_names() -> Iterator[tuple[str, Path]]:
                 yield str(name), found
         except UserError:
             continue
+
+
+def known_names(pattern: str) -> dict[str, str]:
+    """Backbones by name, with a summary: of the hub's cache, and for a pattern "timm:..." those that timm knows.
+
+    Only such a pattern imports timm, and with it torch.
+    """
+    names = {name: "In the hub's cache." for name, _ in cached_names()}
+    if pattern.startswith("timm:"):
+        timm = import_timm()
+        names |= {f"timm:{name}": "Of timm; its weights are fetched from the hub." for name in timm.list_pretrained()}
+    families = {
+        "hf:NAME": "Any image model of transformers, by its name on the hub or as a folder: hf:facebook/dinov2-base.",
+        "timm:NAME": "Any model of timm: timm:vit_base_patch16_224.augreg_in21k.",
+    }
+    return names | families
 
 
 def licence(found: Path) -> str:

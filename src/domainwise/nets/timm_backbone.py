@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from domainwise.core.errors import UserError
 from domainwise.core.weights_file import load_weights
 from domainwise.nets.backbones import Backbone
-from domainwise.nets.hub import WEIGHTS, missing_package
+from domainwise.nets.hub import WEIGHTS, import_timm
 
 
 class TimmBackbone(Backbone):
@@ -21,13 +21,7 @@ class TimmBackbone(Backbone):
     own_is_dense = True
 
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:  # noqa: ARG002 (its pooling has no switch)
-        try:
-            import timm
-        except (ImportError, RuntimeError) as error:  # its torchvision may not fit the installed torch
-            if isinstance(error, ModuleNotFoundError) and error.name == "timm":
-                raise missing_package("timm", "timm") from None
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(f"timm cannot be imported ({reason}): install a torchvision that fits torch") from None
+        timm = import_timm()
         architecture = str(config.get("architecture", ""))
         if not timm.is_model(architecture):
             raise UserError(f"{self.name}: timm has no model {architecture!r}", argument="network")
