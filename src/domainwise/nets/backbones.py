@@ -116,8 +116,21 @@ class Backbone(nn.Module):
         One image passes through a model without memory (the device "meta").
         """
         x = torch.zeros(1, *self.shape, device="meta")
+        self.norms: list[str] = []  # of tokens, in the order of a forward pass
+
+        def note(name: str) -> Callable[..., None]:
+            def hook(module: nn.Module, inputs: object, output: Any) -> None:  # noqa: ARG001 (a hook's arguments)
+                if output.ndim == 3:
+                    self.norms.append(f"model.{name}")
+
+            return hook
+
         try:
-            out, own = self.outputs(x)
+            with ExitStack() as stack:
+                for name, module in self.model.named_modules():
+                    if isinstance(module, nn.LayerNorm):
+                        stack.callback(module.register_forward_hook(note(name)).remove)
+                out, own = self.outputs(x)
             if out.ndim == 3:
                 self.prefix, self.grid = self.count_prefix(out)
             self.pooling = pooling or self._usual(own)
@@ -186,12 +199,16 @@ class Backbone(nn.Module):
 
     @property
     def map_layer(self) -> str:
-        """The block whose output shows best where the features come from.
+        """The layer whose output shows best where the features come from.
 
-        Behind the last block, features of the class token do not depend on the patches any more.
+        Of tokens it is a normalisation: behind the last block, or before its attention where the features are those of
+        the class token, which depend on the patches no more behind the block.
         """
-        row = list(self.blocks())
-        return row[-2] if self.prefix and self.pooling != "mean" and len(row) > 1 else row[-1]
+        last = list(self.blocks())[-1]
+        inside = [name for name in self.norms if name.startswith(f"{last}.")]
+        if self.prefix and self.pooling != "mean":
+            return inside[0] if inside else last
+        return self.norms[-1] if self.norms and self.norms[-1] not in inside else last
 
     def blocks(self) -> dict[str, nn.Module]:
         """The blocks of the model, first to last."""
