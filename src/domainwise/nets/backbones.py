@@ -120,7 +120,7 @@ class Backbone(nn.Module):
 
         def note(name: str) -> Callable[..., None]:
             def hook(module: nn.Module, inputs: object, output: Any) -> None:  # noqa: ARG001 (a hook's arguments)
-                if output.ndim == 3:
+                if output.ndim == 3 and output.shape[1] > 1:
                     self.norms.append(f"model.{name}")
 
             return hook
