@@ -59,6 +59,7 @@ class Backbone(nn.Module):
         self.prefix, self.grid = 0, (0, 0)
         with torch.device("meta"):
             self.model = self.make(config, pooling)
+        self.train()
         self.pooling, unused = self._measure(pooling)
         self.model = self.make(config, self.pooling)
         for unneeded in unused:

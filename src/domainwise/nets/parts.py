@@ -9,6 +9,8 @@ d^(K + 1), and those behind them, as the classifier, with 1 (Clark et al. 2020, 
 Bao et al. 2021, https://arxiv.org/abs/2106.08254).
 """
 
+import re
+
 from torch import nn
 
 from domainwise.core.errors import UserError
@@ -17,22 +19,28 @@ from domainwise.protocol.recipe import last_blocks
 ATTENTION = ("attn", "attention")
 INNER = ("blocks", "layers")
 """What a stage calls the row of blocks in it."""
+ROWS = (nn.Sequential, nn.ModuleList)
+STAGE = re.compile(r"(layer|stage)s?_?\d+")
 
 
 def blocks(features: nn.Module) -> dict[str, nn.Module]:
     """The blocks of a network by name, first to last: the row of modules that holds most of its weights.
 
-    Where that is a row of stages, their blocks. A network may name its blocks by a method `blocks()`.
+    Where that is a row of stages, or the stages are called layer1, layer2, ..., their blocks. A network may name its
+    blocks by a method `blocks()`.
     """
     named = getattr(features, "blocks", None)
     if callable(named) and not isinstance(named, nn.Module):
         given: dict[str, nn.Module] = named()
         return given
+    stages = [(name, one) for name, one in features.named_children() if STAGE.fullmatch(name) and isinstance(one, ROWS)]
+    if len(stages) > 1:
+        return {f"{name}.{number}": block for name, stage in stages for number, block in stage.named_children()}
     most = 0.5 * _weights(features)
     rows = (
         (name, module)
         for name, module in features.named_modules()
-        if isinstance(module, (nn.Sequential, nn.ModuleList)) and len(module) > 1 and _weights(module) > most
+        if isinstance(module, ROWS) and len(module) > 1 and _weights(module) > most
     )
     name, row = next(rows, ("", None))
     if row is None:
@@ -40,9 +48,7 @@ def blocks(features: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for part, child in row.named_children():
         path = f"{name}.{part}".lstrip(".")
-        inner = next(
-            (one for one in INNER if isinstance(getattr(child, one, None), (nn.Sequential, nn.ModuleList))), ""
-        )
+        inner = next((one for one in INNER if isinstance(getattr(child, one, None), ROWS)), "")
         within = child.get_submodule(inner) if inner else None
         if within is not None and len(list(within.children())):
             found |= {f"{path}.{inner}.{number}": block for number, block in within.named_children()}
