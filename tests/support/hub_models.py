@@ -8,8 +8,8 @@ import torch
 
 SIZE = 16
 MEAN, STD = [0.5, 0.4, 0.3], [0.25, 0.2, 0.3]
-FEATURES = {"dinov2": 16, "vit": 16, "clip": 16, "siglip": 16, "convnext": 16, "swin": 16, "resnet": 16}
-"""Families, and the number of features of each by its usual pooling."""
+FAMILIES = ("dinov2", "vit", "clip", "siglip", "convnext", "swin", "resnet")
+"""Each with 16 features."""
 CLASS_TOKEN = ("dinov2", "vit", "clip")
 TRANSFORMERS = ("dinov2", "vit", "clip", "siglip", "swin")
 

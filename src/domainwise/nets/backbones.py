@@ -111,6 +111,7 @@ class Backbone(nn.Module):
     def _mean(self, out: Tensor) -> Tensor:
         return out.mean((2, 3)) if out.ndim == 4 else out[:, self.prefix :].mean(1)
 
+    @torch.enable_grad()
     def _measure(self, pooling: str) -> tuple[str, list[str]]:
         """The pooling, and the parameters that do not influence it; sets feature size, prefix and grid.
 
