@@ -24,7 +24,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "vit_small_patch14_reg4_dinov2": SMALL,
     "vit_base_patch16_siglip_224": SMALL,
     "beit_base_patch16_224": SMALL,
-    "convnext_atto": {"depths": (1, 1, 1), "dims": (8, 8, 16)},
+    "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)},
     "resnet10t": {},
 }
 
@@ -45,12 +45,17 @@ def timm() -> Any:
     return timm
 
 
+def pixels(architecture: str) -> int:
+    return SIZE if MODELS[architecture] is SMALL else 2 * SIZE
+
+
 def save(timm: Any, architecture: str, folder: Path) -> Any:
     """A tiny random model in the format of timm's repositories."""
     torch.manual_seed(0)
     arguments = MODELS[architecture]
     model = timm.create_model(architecture, num_classes=5, **arguments).eval()
-    images = {"input_size": [3, SIZE, SIZE], "mean": [0.5] * 3, "std": [0.25] * 3}
+    size = pixels(architecture)
+    images = {"input_size": [3, size, size], "mean": [0.5] * 3, "std": [0.25] * 3}
     config = {"architecture": architecture, "model_args": arguments, "pretrained_cfg": images}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -62,10 +67,11 @@ def save(timm: Any, architecture: str, folder: Path) -> Any:
 def test_features_are_those_of_the_package(architecture: str, timm: Any, tmp_path: Path) -> None:
     model = save(timm, architecture, tmp_path)
     name = f"timm:{tmp_path}"
-    net = NETWORKS[name]((3, SIZE, SIZE))
+    size = pixels(architecture)
+    net = NETWORKS[name]((3, size, size))
     start_from(net, planned(name))
     assert isinstance(net, Backbone)
-    x = torch.randn(3, 3, SIZE, SIZE)
+    x = torch.randn(3, 3, size, size)
     expected = model.forward_head(model.forward_features(x), pre_logits=True)
     torch.testing.assert_close(net.eval()(x), expected, rtol=1e-6, atol=1e-6)
     outputs, z = net.stages(x)
@@ -77,7 +83,7 @@ def test_features_are_those_of_the_package(architecture: str, timm: Any, tmp_pat
         assert rollout is not None and rollout.shape == (3, 1, 4, 4)
     else:
         with pytest.raises(UserError, match="no class token"):
-            NETWORKS[f"{name}+class"]((3, SIZE, SIZE))
+            NETWORKS[f"{name}+class"]((3, size, size))
 
 
 def test_a_model_of_timm_trains_and_is_loaded_without_its_folder(timm: Any, tmp_path: Path) -> None:
