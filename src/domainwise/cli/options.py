@@ -39,7 +39,8 @@ Augmentation = Annotated[
 Network = Annotated[
     str,
     typer.Option(
-        help="See: domainwise list; auto: the dataset's; for --data, by the weights that are present.",
+        help="See: domainwise list; hf:NAME or timm:NAME of a hub or a folder; auto: the dataset's; for --data, by the "
+        "weights that are present.",
         autocompletion=complete.networks,
     ),
 ]
