@@ -61,12 +61,13 @@ class MLDG(ERM):
         x, y = x[ring], y[ring]
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         parameters = list(trained.values())
+        rates = {p: group["lr"] for group in self.optimizers["network"].param_groups for p in group["params"]}
         total = [torch.zeros_like(p) for p in parameters]
         losses = []
         for i, j in self.pairs(len(x)):
             train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
             gradients = torch.autograd.grad(train_risk, parameters, materialize_grads=True)
-            fast = [self.first_adam_step(p, g) for p, g in zip(parameters, gradients, strict=True)]
+            fast = [self.first_adam_step(p, g, rates[p]) for p, g in zip(parameters, gradients, strict=True)]
             with frozen_running_stats(self.network):
                 logits = functional_call(self.network, dict(zip(trained, fast, strict=True)), (x[j],))
             test_risk = nn.functional.cross_entropy(logits, y[j])
@@ -79,10 +80,9 @@ class MLDG(ERM):
         self.optimizers["network"].step()
         return torch.stack(losses).sum() / len(x)
 
-    def first_adam_step(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+    def first_adam_step(self, parameter: Tensor, gradient: Tensor, lr: float | Tensor) -> Tensor:
         """The parameter after the first step of a new Adam, whose direction is g / (|g| + 1e-8)."""
         decayed = gradient + self.hparams["weight_decay"] * parameter.detach()
-        lr = self.optimizers["network"].param_groups[0]["lr"]  # as scheduled
         return (parameter.detach() - lr * decayed / (decayed.abs() + 1e-8)).requires_grad_()
 
 
@@ -101,6 +101,7 @@ class ARM(ERM):
     needs_features = True
     moves_features = True
     replaces_layers = True
+    changes_input_layer = True
     batch_dependent = True
     passes = 3.0
     space = ERM.space | {

@@ -160,6 +160,16 @@ class Environments:
         """What the network sees of uint8 images [..., C, H, W], or of vectors [..., D]."""
         return self.preprocessing.normalise(images, dtype)
 
+    def normalised_by(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> "Environments":
+        """Images normalised by this mean and std per channel; None, and vectors, leave the data as they are."""
+        if self.vectors or mean is None or std is None:
+            return self
+        channels = self.shape[0]
+        means = _per_channel(list(mean), channels, f"{self.name}: mean")
+        stds = _per_channel(list(std), channels, f"{self.name}: std")
+        seen = Preprocessing.from_values(self.shape, self.classes, means, stds)
+        return replace(self, mean=seen.mean.to(self.mean), std=seen.std.to(self.std))
+
     def standardised(self, rows: Tensor) -> "Environments":
         """Vectors standardised by the mean and standard deviation of these rows; constant columns are not scaled.
 

@@ -22,7 +22,7 @@ from domainwise.core.parsing import FilePath, Range, check, parse, parse_any, re
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS
-from domainwise.nets.weights import planned
+from domainwise.nets.weights import for_network, planned
 from domainwise.protocol import limits, spaces
 from domainwise.protocol.dataset_names import FOLDER
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
@@ -107,7 +107,7 @@ class Plan:
 
     @cached_property
     def _data(self) -> Dataset:
-        return find_dataset(self.dataset).for_network(self.options.network)
+        return for_network(find_dataset(self.dataset), self.options.network)
 
     def _divisions(self) -> list[tuple[tuple[str, ...] | None, tuple[str, ...]]]:
         """(training domains or None for all others, unseen domains)."""
@@ -234,7 +234,7 @@ def plan_sweep(
 ) -> Plan:
     """A checked Plan; `changes` are fields of the options."""
     options = options.changed(**changes)
-    data = find_dataset(dataset).for_network(options.network)
+    data = for_network(find_dataset(dataset), options.network)
     legal = {name for algorithm in algorithms for name in ALGORITHMS[algorithm].space}
     for kind, value, known in (("setting", setting, SETTINGS), ("space", space, SPACES), ("search", search, SEARCHES)):
         if value not in known:
