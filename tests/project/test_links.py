@@ -33,6 +33,8 @@ def test_addresses_are_complete(page: Path) -> None:
     addresses = re.findall(r"[a-z]+://[^\s)>}\"`]+", page.read_text(encoding="utf-8"))
     for address in addresses:
         parts = urlsplit(address)
+        if parts.hostname == "127.0.0.1":  # a server of the reader's own
+            continue
         assert parts.scheme in ("http", "https") and re.fullmatch(r"([\w-]+\.)+[a-z]{2,}", parts.netloc), address
 
 

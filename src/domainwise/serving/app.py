@@ -28,7 +28,7 @@ from domainwise.serving.domains import DomainWatch
 from domainwise.serving.limits import Limits, Refused
 from domainwise.serving.metrics import CONTENT_TYPE, Metrics
 from domainwise.serving.observed import Observed
-from domainwise.serving.worker import Compute, Job, Worker
+from domainwise.serving.worker import Compute, PredictionJob, Worker
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -140,7 +140,7 @@ class Service:
             names, inputs = [file.sent_as for file in files], await self._decoded(files)
             del files  # which may be large
             after = partial(self.watch.add, domain, inputs) if watched else lambda: None
-            job = Job(compute, inputs, domain, alone or self.model.batch_dependent, after)
+            job = PredictionJob(compute, inputs, domain, alone or self.model.batch_dependent, after)
             scores = await asyncio.wrap_future(self.worker.submit(job))
         request.scope["images"] = len(names)
         return list(zip(names, scores, strict=True))
