@@ -103,6 +103,16 @@ def test_captured_schedules_and_clipping_equal_eager_ones(name: str) -> None:
     assert gap(captured, trained(plan(name), "eager").learned) > 1e-3, "the schedule made a difference"
 
 
+@pytest.mark.parametrize("name", ["ERM", "DAT"])
+def test_balanced_batches_are_captured_and_drawn_as_eagerly(name: str) -> None:
+    run = plan(name, balance="class", class_weights=(("0", 50.0),))
+    session, captured, _ = trained(run, "captured")
+    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+    assert gap(captured, trained(run, "eager").learned) < 1e-4
+    _, y = session.batches.draw()
+    assert float((y == 0).float().mean()) > 0.5
+
+
 def test_a_scheduled_training_continues_where_it_was() -> None:
     run = plan("ERM", lr_schedule="cosine", clip_gradient=0.1)
     first = trained(run, "captured", steps=30)

@@ -179,7 +179,14 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
             main(shlex.split(command)[1:])
 
     facts: dict[str, Any] = {"steps": 41, "test_domains": ("-90%",), "pairs": True, "hparams": {"eps": 2.0}}
-    recipe = {"start": "probe", "freeze": "features", "lr_schedule": "cosine", "early_stop": 3, "clip_gradient": 0.5}
+    recipe: dict[str, Any] = {
+        "start": "probe",
+        "freeze": "features",
+        "lr_schedule": "cosine",
+        "early_stop": 3,
+        "clip_gradient": 0.5,
+    }
+    recipe |= {"balance": "class", "class_weights": (("5-9", 2.5),)}
     facts |= recipe
     plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
     for precision in ("bf16", "fp32"):

@@ -146,7 +146,9 @@ def algorithm_attention(
     def predict(x: Tensor) -> Tensor:
         return algorithm.predict(x, domain)
 
-    if layer is not None:
+    if method == "rollout":
+        layers = []
+    elif layer is not None:
         layers = [layer]
     elif isinstance(algorithm, EnsembleAlgorithm):
         layers = [f"members.{i}.{last_map(one, x, one.predict)}" for i, one in enumerate(algorithm.algorithms)]

@@ -24,6 +24,7 @@ from domainwise.cli import (
     compare,
     data,
     demo,
+    dfr,
     doctor,
     drift,
     export,
@@ -117,6 +118,7 @@ PANELS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (soup.soup, soup.EXAMPLES),
         (soup.ensemble, soup.ENSEMBLE_EXAMPLES),
         (interpolate.interpolate, interpolate.EXAMPLES),
+        (dfr.dfr, dfr.EXAMPLES),
         (calibrate.calibrate, calibrate.EXAMPLES),
     ),
     "Run a study": (

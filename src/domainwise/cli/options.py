@@ -9,8 +9,9 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.core.errors import UserError
+from domainwise.protocol.balance import BALANCES
 from domainwise.protocol.metrics import METRICS
-from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS
+from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS, TRAINABLE
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
@@ -39,7 +40,8 @@ Augmentation = Annotated[
 Network = Annotated[
     str,
     typer.Option(
-        help="See: domainwise list; auto: the dataset's; for --data, by the weights that are present.",
+        help="See: domainwise list; hf:NAME or timm:NAME of a hub or a folder; auto: the dataset's; for --data, by the "
+        "weights that are present.",
         autocompletion=complete.networks,
     ),
 ]
@@ -57,7 +59,23 @@ Start = Annotated[
     ),
 ]
 Freeze = Annotated[
-    str, typer.Option(help="features: train only the classifier.", autocompletion=complete.among(*FREEZABLE))
+    str,
+    typer.Option(
+        help="none, or features: train only the classifier.", autocompletion=complete.among("none", *FREEZABLE)
+    ),
+]
+Train = Annotated[
+    str,
+    typer.Option(
+        help="Part of the features that trains: attention, or last:N blocks (default: all).",
+        autocompletion=complete.among(*TRAINABLE),
+    ),
+]
+LayerDecay = Annotated[
+    float,
+    typer.Option(
+        help="Factor of the learning rate from each block to the one before it (default: 1).", show_default=False
+    ),
 ]
 LrSchedule = Annotated[
     str,
@@ -75,6 +93,17 @@ EarlyStop = Annotated[
         help="Stop after this many evaluations without a better training-domain validation (default: never).",
         show_default=False,
     ),
+]
+Balance = Annotated[
+    str,
+    typer.Option(
+        help=f"Draw rare classes, or small groups, of a domain as often as others ({', '.join(BALANCES)}). "
+        "Domains are always balanced.",
+        autocompletion=complete.among(*BALANCES),
+    ),
+]
+ClassWeight = Annotated[
+    list[str] | None, typer.Option(help="CLASS=NUMBER: draw a class so many times as often; repeat for several.")
 ]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
 FullCurves = Annotated[
@@ -129,7 +158,7 @@ FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Which data
 FilterDomain = Annotated[str | None, typer.Option("--test-domain", help="Unseen domain of the runs, for a sweep.")]
 FilterTrial = Annotated[int | None, typer.Option("--trial", help="Trial of the runs, for a sweep.")]
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a model, written by train --out, fit or save.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders, tables, or quoted patterns.")]
 
 # Results
 Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]
@@ -138,7 +167,8 @@ MetricName = Annotated[
     str,
     typer.Option(
         "--metric",
-        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error or worst-class: shown, and used to "
+        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error, worst-class or "
+        "worst-group: shown, and used to "
         "select (but calibration-error: by accuracy).",
         autocompletion=complete.among(*METRICS),
     ),
@@ -151,6 +181,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 def parse_names(text: str) -> tuple[str, ...]:
     """ "ERM,DAT" -> ("ERM", "DAT")."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_class_weights(pairs: Sequence[str]) -> dict[str, float]:
+    """["fox=5"] -> {"fox": 5.0}; a class may have any name."""
+    weights: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.rpartition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            name = ""
+        if not name or name in weights:
+            raise UserError(f"--class-weight {pair!r}: write CLASS=NUMBER, each class once, e.g. fox=5")
+        weights[name] = weight
+    return weights
 
 
 def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, Value]":

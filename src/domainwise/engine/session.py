@@ -14,9 +14,10 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
 from domainwise.data.augment import preparation
+from domainwise.data.balance import chances
 from domainwise.data.batches import Batches, batches_of
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.assemble import as_read_by, make_algorithm
 from domainwise.engine.averaging import WeightAverage
 from domainwise.engine.batch_norm import BATCHES
 from domainwise.engine.execution import Execution
@@ -54,7 +55,7 @@ class Session:
         self.run, self.device = run, device
         keys, start = stream_keys(run), stream_keys(replace(run, draw=0) if run.shared_start else run)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-        inputs = environments.standardised(torch.cat(rows)).to(device)
+        inputs = as_read_by(run.network, environments).standardised(torch.cat(rows)).to(device)
         given = features.to(device) if features is not None else None
         self.environments = inputs if given is None or not trains_on_features(run) else given
         probe = partial(fit_classifier, environments=given or inputs, rows=rows, given_features=given is not None)
@@ -70,6 +71,8 @@ class Session:
             weights=run.weights,
             data_root=data_root,
             freeze=run.freeze,
+            train=run.train,
+            layer_decay=run.layer_decay,
             start=probe if run.start == "probe" and not resumed else None,
         )
         if self.environments is given:
@@ -77,7 +80,8 @@ class Session:
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
-        self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
+        size, balanced = int(self.algorithm.hparams["batch_size"]), chances_of(run, self.environments, rows)
+        self.batches = batches_of(self.environments, rows, size, stream, prepare, balanced)
         self.rates = LearningRates(self.algorithm, run)
         if run.clip_gradient:
             clip_gradients(self.algorithm, run.clip_gradient)
@@ -117,8 +121,14 @@ class Session:
     @property
     def frozen(self) -> list[str]:
         """The names of the weights that do not change."""
-        frozen = bool(self.run.freeze)
-        return [name for name in self.algorithm.state_dict() if frozen and name.startswith("network.features.")]
+        features = "network.features."
+        if self.run.freeze:
+            return [name for name in self.algorithm.state_dict() if name.startswith(features)]
+        if not self.run.train:
+            return []
+        return [
+            name for name, p in self.algorithm.named_parameters() if name.startswith(features) and not p.requires_grad
+        ]
 
     def take_training_loss(self) -> float:
         """The mean loss of the steps since the last call; NaN or infinite if one of them was."""
@@ -167,6 +177,11 @@ def stream_keys(run: Run) -> tuple[str | int, ...]:
     return (title(run.dataset), *domains, run.draw, run.trial, run.seed)
 
 
+def chances_of(run: Run, environments: Environments, rows: Sequence[Tensor]) -> list[Tensor] | None:
+    """How often a run draws each of the rows; None where equally often."""
+    return chances(environments, rows, run.balance, run.class_weights)
+
+
 def _weight_average(
     run: Run,
     algorithm: Algorithm,
@@ -186,7 +201,7 @@ def fresh_batches(
     device = environments.device
     stream = seeds.generator("statistics", *keys, device=device)
     augmentation = seeds.generator("statistics", "augmentation", *keys, device=device)
-    batches = Batches(environments, rows, batch_size, stream)
+    batches = Batches(environments, rows, batch_size, stream, chances=chances_of(run, environments, rows))
     prepare = preparation(run.augmentation, environments, augmentation) or environments.normalise
     for _ in range(BATCHES):
         yield prepare(batches.next()[0])

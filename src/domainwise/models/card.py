@@ -43,6 +43,7 @@ class Card:
     members: tuple[HParams, ...] = ()  # the hyper-parameters of each model of an ensemble; empty for a single model
     calibration: Calibration | None = None
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that are read as black and white
+    architecture: Mapping[str, Any] = field(default_factory=dict)  # of a hub's backbone, see nets.hub.configuration
 
     @property
     def preprocessing(self) -> "Preprocessing":
@@ -57,6 +58,11 @@ class Card:
     @property
     def weights(self) -> str:
         """Of which step or steps the weights are, or what they are made of, in words."""
+        later = self.training.get("last_layer")
+        return f"{self._trained_weights}; {later['words']}" if later else self._trained_weights
+
+    @property
+    def _trained_weights(self) -> str:
         saved, run = self.training.get("weights"), self.training.get("run")
         if made := self.training.get("made_of"):
             return str(made["words"])
@@ -76,6 +82,8 @@ class Card:
             del content["calibration"]  # a model that has one gives other probabilities: earlier versions refuse it
         if self.window is None:
             del content["window"]  # earlier versions, which would read other pixels, refuse a model that has one
+        if not self.architecture:
+            del content["architecture"]  # earlier versions know no backbone of a hub
         return json.dumps({**content, "checksum": checksum(content)}, indent=1).encode()
 
     @classmethod

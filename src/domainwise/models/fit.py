@@ -19,11 +19,15 @@ from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
+from domainwise.engine.assemble import as_read_by
 from domainwise.engine.train import TrainingResult, train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
+from domainwise.nets.hub import configuration
+from domainwise.nets.weights import for_network
 from domainwise.protocol.metrics import MEASURED
+from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import Record
 from domainwise.protocol.run_folder import RunFolder
@@ -62,7 +66,8 @@ def fit(
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop.
+    image_size, augmentation, average, start, freeze, train, layer_decay, lr_schedule, clip_gradient, early_stop,
+    balance, class_weights.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
@@ -71,7 +76,7 @@ def fit(
         data = with_fingerprint(environments)
         dataset = Dataset.from_environments(data)
     else:
-        dataset = find_dataset(str(environments)).for_network(training.network)
+        dataset = for_network(find_dataset(str(environments)), training.network)
         data = dataset.load(data_root, training.image_size)
     run = plan_run(dataset, algorithm, test_domains, training)
     with records_folder(out) as folder:
@@ -115,11 +120,12 @@ def make_model(
     `members` are the hyper-parameters of each model of an ensemble.
     """
     splits = {domain: environments.split(domain, run.trial, run.held_out) for domain in run.train_domains}
-    reading = environments.standardised(torch.cat([split["in"] for split in splits.values()]))
+    rows = torch.cat([split["in"] for split in splits.values()])
+    reading = as_read_by(run.network, environments).standardised(rows)
     card = Card(
         run.algorithm,
         run.hparams,
-        run.network,
+        network_title(run.network),
         environments.classes,
         environments.shape,
         tuple(reading.mean.flatten().tolist()),
@@ -133,6 +139,7 @@ def make_model(
         versions(),
         members,
         window=environments.window,
+        architecture=configuration(run.network) if is_hub(run.network) else {},
     )
     model = Model(card, tensors, device=device)
     trained_on = [fingerprints(environments.images[split["in"]]) for split in splits.values()]

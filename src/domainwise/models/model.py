@@ -239,7 +239,14 @@ def build_algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
     """What the card describes, for prediction, with fresh weights."""
     sizes = tuple(card.domains.values())
     made = [
-        make_algorithm(card.algorithm, card.network, _checked(card, hparams), preprocessing, sizes)
+        make_algorithm(
+            card.algorithm,
+            card.network,
+            _checked(card, hparams),
+            preprocessing,
+            sizes,
+            architecture=card.architecture,
+        )
         for hparams in card.members or (card.hparams,)
     ]
     return EnsembleAlgorithm(made) if card.members else made[0]

@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,10 @@ ORIENTATION = 0x0112
 
 THUMBNAIL = 16
 """Height and width of the grey copy by which nearly equal images are found."""
+
+
+PACKED = "packed://"
+"""How the address of an image inside a Parquet or Arrow file begins: packed://FILE#GROUP/ROW/COLUMN."""
 
 
 class BadImage(Exception):
@@ -167,10 +172,37 @@ def header(
 
 
 def _fetched(url: str | Path) -> bytes:
+    if str(url).startswith(PACKED):
+        return _unpacked(str(url))
     import fsspec
 
     with fsspec.open(str(url), "rb") as file:
         return bytes(file.read())
+
+
+def _unpacked(address: str) -> bytes:
+    file, _, place = address.removeprefix(PACKED).rpartition("#")
+    group, row, column = place.split("/", 2)
+    value = _images(file, int(group), column)[int(row)].as_py()
+    if isinstance(value, dict):
+        if value.get("bytes") is None:
+            raise BadImage(f"its bytes are not in the file but at {str(value.get('path'))[:200]}")
+        value = value["bytes"]
+    if not isinstance(value, bytes):
+        raise BadImage("its place in the file is empty")
+    return value
+
+
+@lru_cache(maxsize=2)
+def _images(file: str, group: int, column: str) -> Any:
+    """A column of images: of a row group of a Parquet file, or of an Arrow file, which is mapped, not read."""
+    if file.endswith(".parquet"):
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(file).read_row_group(group, columns=[column]).column(column)
+    from pyarrow import ipc, memory_map
+
+    return ipc.open_stream(memory_map(file)).read_all().column(column)
 
 
 def _smaller(image: Image.Image, at_least: int) -> Image.Image:
