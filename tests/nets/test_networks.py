@@ -215,7 +215,7 @@ def test_the_page_on_networks_names_them_all_and_its_own_network_trains(
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
     assert all(f"`{name}`" in page for name in NETWORKS)
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "@network" in block)
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "strided" in block)
     monkeypatch.chdir(tmp_path)
     try:
         exec(code, {"__name__": "page"})
