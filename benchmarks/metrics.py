@@ -30,14 +30,14 @@ CPU = {
     "mlp": (28, 2, 5000),
     "mnist-cnn": (28, 10, 1000),
     "small-cnn": (64, 7, 300),
-    "small-cnn, 65 classes": (64, 65, 300),
+    "small-cnn of 65 classes": (64, 65, 300),
     "resnet18": (64, 7, 100),
 }
 GPU = {
     "mlp": (28, 2, 23_000),
     "mnist-cnn": (28, 2, 23_000),
     "small-cnn": (64, 7, 3000),
-    "small-cnn, 65 classes": (64, 65, 3000),
+    "small-cnn of 65 classes": (64, 65, 3000),
     "resnet18": (224, 7, 2000),
     "resnet50": (224, 7, 2000),
 }
@@ -81,7 +81,7 @@ def measure(case: str, size: int, classes: int, images: int, device: torch.devic
     """Milliseconds of an evaluation without metrics, and by how many per cent these make it longer."""
     turns: dict[bool, list[float]] = {False: [], True: []}
     with RunContext(device, "tf32" if device.type == "cuda" else "fp32"):
-        both = evaluators(case.partition(",")[0], size, classes, images, device)
+        both = evaluators(case.partition(" ")[0], size, classes, images, device)
         for number in range(-3, rounds):  # the first ones warm up, and record
             for wanted in (False, True) if number % 2 else (True, False):
                 took = seconds(both[wanted], device)

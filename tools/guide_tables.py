@@ -107,3 +107,34 @@ def sentence(results: Results, name: str) -> str:
     if averages.get(name) is None or averages.get("ERM") is None:
         return table.sentence(name)
     return f"On unseen domains {name} reaches {averages[name]} %, ERM {averages['ERM']} %. {table.sentence(name)}"
+
+
+def calibration(root: Path, file: str) -> str:
+    """Per unseen domain, means over trials: what a temperature and thresholds of other domains do there."""
+    domains = json.loads((root / "bench" / file).read_text())["domains"]
+    headings = (
+        *("unseen domain", "accuracy, %", "calibration error before, %", "after, %"),
+        *("coverage of sets at 0.9, %", "classes in a set", "answered at coverage=0.5, %", "error of answers, %"),
+    )
+    fields = ("accuracy", "ece_before", "ece_after", "sets_90_coverage", "sets_90_size", "coverage_50_answered")
+    rows = []
+    for domain, found in domains.items():
+        means = {
+            name: sum(trial[name] for trial in found["trials"]) / len(found["trials"])
+            for name in (*fields, "coverage_50_error")
+        }
+        shown = [f"{value if name == 'sets_90_size' else 100 * value:.1f}" for name, value in means.items()]
+        rows.append([domain, *shown])
+    return Table(headings, rows, labels=1).markdown_rows()
+
+
+def metric_costs(root: Path, *files: str) -> str:
+    """By how many per cent all metrics make an evaluation longer."""
+    rows = []
+    for file in files:
+        record = json.loads((root / "bench" / file).read_text())
+        for case, row in record["cases"].items():
+            where = str(record["machine"].get("device", file))
+            rows.append([case, where, f"{row['images']:,}", f"{row['ms']:,.1f}", f"{row['added']:+.1f}"])
+    headings = ("evaluation of", "on", "images", "accuracy and loss alone, ms", "all metrics, %")
+    return Table(headings, rows, labels=2).markdown_rows()

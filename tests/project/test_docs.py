@@ -4,6 +4,7 @@ Commands run as written, with fewer steps, draws and trials appended (a repeated
 Python take fewer steps, too. Commands that install are not run: `make` prints its recipe, and pip's folder is checked.
 """
 
+import json
 import os
 import re
 import shlex
@@ -22,10 +23,11 @@ from documents import BLOCK, PAGES, ROOT, blocks
 from domainwise.cli import demo, main
 from domainwise.data.catalogue import DATASETS
 from domainwise.models import fit
+from domainwise.models.folder import load_model
 from domainwise.protocol.runs import Run
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.plan_run import plan_run
-from small_datasets import make_folder, small_data_root
+from small_datasets import make_folder, picture, small_data_root
 
 SLOW = ("performance",)
 """Pages with benchmarks: their blocks take more than ten seconds."""
@@ -141,6 +143,69 @@ def test_every_block_runs(
         for words in commands(block.text):
             capsys.readouterr()
             run_command(words, capsys)
+
+
+MADE_BY_THE_TUTORIAL = ["domainwise", "data", "manifest", "photos"]
+"""How the command begins that makes the table; here there is one already."""
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """A camera trap's table: bursts, foxes rare, a missing and a damaged file, copies in a burst and across cameras."""
+    lines = ["path,label,camera,taken"]
+    for number in range(108):
+        camera, burst = ("river", "street", "forest")[number // 36], number // 3
+        species = "fox" if burst % 6 == 5 else "deer"
+        file = tmp_path / "images" / f"{number:03d}.png"
+        file.parent.mkdir(exist_ok=True)
+        picture(number).save(file)
+        lines.append(
+            f"images/{file.name},{species},{camera},2026-05-{burst % 12 + 1:02d} 06:00:{10 * (number % 3):02d}"
+        )
+        (tmp_path / "labelled_photos" / camera / species).mkdir(parents=True, exist_ok=True)
+        if number % 2:
+            picture(1000 + number).save(tmp_path / "labelled_photos" / camera / species / file.name)
+    shutil.copy(tmp_path / "images/003.png", tmp_path / "images/004.png")
+    shutil.copy(tmp_path / "images/000.png", tmp_path / "images/040.png")
+    (tmp_path / "images/050.png").unlink()
+    (tmp_path / "images/060.png").write_bytes(b"no image")
+    (tmp_path / "traps.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_model(
+    traps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands verbatim, after the table is made; the check names what is wrong with it."""
+    make_folder(traps / "new_camera", ["."], ["."], count=30, suffix=".jpg")
+    monkeypatch.chdir(traps)
+    monkeypatch.setenv("DOMAINWISE_DATA", str(traps / "root"))
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(traps / ".cache"))
+    ran = []
+    for block in blocks(ROOT / "docs" / "tutorial-tables.md"):
+        for words in commands(block.text) if block.kind == "bash" else ():
+            capsys.readouterr()
+            if words[:4] == MADE_BY_THE_TUTORIAL:
+                continue
+            ran.append(words[1])
+            if words[1:3] == ["data", "check"]:
+                with pytest.raises(SystemExit) as stop:
+                    main([*words[1:], "--json"])
+                told = json.loads(capsys.readouterr().out)
+                assert stop.value.code == 2 and len(told["problems"]) == 2 and "050.png" in str(told["problems"])
+                assert len(told["duplicates"]) == 2, "of a burst, and of two cameras"
+                (copy,) = [line for line in told["warnings"] if "several" in line]  # that within a burst cannot leak
+                assert copy.startswith("1 image in several domains: an unseen domain whose images are trained on")
+                assert "000.png" in copy and "040.png" in copy
+                continue
+            run_command(words, capsys)
+    assert {"train", "compare", "predict", "evaluate"} <= set(ran)
+    model = load_model(Path("model"))
+    assert model.classes == ("deer", "fox") and model.card.calibration is not None
+    assert model.card.training["run"]["balance"] == "class" and "bursts=30s" in model.card.training["run"]["dataset"]
+    counts = model.card.training["counts"]
+    assert set(counts) == {"forest", "river", "street"} and all(0 < c["fox"] < c["deer"] for c in counts.values())
 
 
 def test_no_code_hides_in_indented_blocks() -> None:
