@@ -132,8 +132,8 @@ def test_every_block_runs(
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))
     monkeypatch.setattr(demo, "write_report", lambda out, _device: write_page(out)[0])  # its models take long
     monkeypatch.setitem(DATASETS._things, "PACS", replace(DATASETS["PACS"], shape=(3, 32, 32)))
-    for name in ("photos", "labelled_photos"):
-        make_folder(tmp_path / name, count=8)
+    for name, seed in (("photos", 0), ("labelled_photos", 1000)):
+        make_folder(tmp_path / name, count=8, seed=seed)
     make_folder(tmp_path / "new_camera", ["."], ["."], count=30, suffix=".jpg")
     namespace: dict[str, object] = {"__name__": "docs"}
     for block in todo:
