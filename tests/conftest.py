@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from browser import Browser
 from commands import Command, commands
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
@@ -15,6 +16,7 @@ from domainwise.data.catalogue import DATASETS
 from domainwise.data.sources import downloads
 from domainwise.nets import NETWORKS
 from download_server import Server, running
+from hub_models import save_model
 from processes import forked_workers
 from small_datasets import make_folder
 
@@ -31,6 +33,20 @@ def decode_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if "DOMAINWISE_CACHE" not in os.environ:
             patch.setenv("DOMAINWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    one = Browser(tmp_path_factory.mktemp("profile"))
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny random model of a family of transformers, saved once."""
+    root = tmp_path_factory.mktemp("backbones")
+    return lambda family: root / family if (root / family).is_dir() else save_model(family, root / family)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 Reads constraints.txt, and from the package index the SHA-256 of every wheel for Python 3.11 or newer on Linux, macOS or
 Windows with a usual processor. torch is left out: which of its builds is installed depends on the machine's index.
+So is timm, which the set-up does not install: it needs torchvision, whose builds belong to those of torch.
 """
 
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 INDEX = "https://pypi.org/simple"
 LINK = re.compile(r'<a href="[^"]*#sha256=([0-9a-f]{64})"[^>]*>([^<]+)</a>')
-UNLOCKED = ("torch",)
+UNLOCKED = ("torch", "timm")
 OLD = re.compile(r"-(cp2\d*|cp3\d|cp310|pp\d+|py2)-(?!.*abi3)")
 ODD = re.compile(r"musllinux|ppc64|s390x|riscv|i686|win32|armv|android|ios_|wasm|t-(?:many|mac|win)")
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import domainwise as dw
 from commands import exit_status
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
@@ -205,9 +206,9 @@ def test_wrong_keys_are_named_and_counted(tmp_path: Path) -> None:
 def test_planning_many_runs_reads_a_file_once(root: Path, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = root / "tiny.safetensors"
     save_file(tensors(), path)
-    weights._fingerprint.cache_clear()
+    files._fingerprint.cache_clear()
     runs = {plan(tiny).id for _ in range(5)}
-    assert len(runs) == 1 and weights._fingerprint.cache_info().misses == 1
+    assert len(runs) == 1 and files._fingerprint.cache_info().misses == 1
     before = weights.fingerprint(path)
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     os.utime(path, (1, 1))
@@ -254,7 +255,11 @@ def test_get_fetches_by_checksum_and_list_shows_it(
     finally:
         server.shutdown()
         server.server_close()
-    for name, words in (("resnet19", "did you mean 'resnet18'"), ("resnet50-v1", "not published as a file")):
+    for name, words in (
+        ("resnet19", "did you mean 'resnet18'"),
+        ("resnet50-v1", "put yours into"),
+        ("resnet50-augmix", "put it from https://"),
+    ):
         assert exit_status("weights", "get", name) == 2 and words in capsys.readouterr().err
 
     save_file(tensors(), root / "mine.safetensors")

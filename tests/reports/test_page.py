@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from html import escape as html_escape
 from pathlib import Path
@@ -262,13 +261,6 @@ VISIBLE_NUMBERS = SHOWN.format(".accuracies .number")
 VISIBLE_METHODS = SHOWN.format(".accuracies tbody th")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 IMAGES = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    one = Browser(tmp_path_factory.mktemp("profile"))
-    yield one
-    one.close()
 
 
 @pytest.fixture(scope="module")

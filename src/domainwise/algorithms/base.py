@@ -72,6 +72,8 @@ class Algorithm(nn.Module):
     """Whether a step uses inputs other than by their features: then features alone cannot replace the inputs."""
     replaces_layers: ClassVar[bool] = False
     """Whether `setup` replaces layers of the network, which then no longer fit together as they were given."""
+    changes_input_layer: ClassVar[bool] = False
+    """Whether `setup` changes the first layer of the network, so that it reads more than an image."""
     weight_average: ClassVar[str] = ""
     """The average of weights that belongs to the method (`protocol.averages`); a run may choose another."""
     domain_by_domain: ClassVar[bool] = False
@@ -134,7 +136,10 @@ class Algorithm(nn.Module):
     ) -> torch.optim.Adam:
         """Adam for the parameters that learn, with the hyper-parameters of these names, or these values."""
         rate, decay = (self.hparams[value] if isinstance(value, str) else value for value in (lr, weight_decay))
-        return adam([parameter for parameter in parameters if parameter.requires_grad], rate, betas, decay)
+        learning = [parameter for parameter in parameters if parameter.requires_grad]
+        networks = (module for module in self.network.modules() if isinstance(module, Network))
+        known = {parameter: factor for one in networks for parameter, factor in one.rate_factors.items()}
+        return adam(learning, rate, betas, decay, [known.get(one, 1.0) for one in learning] if known else None)
 
     def schedule(self, step: int, draw: Draw) -> None:
         """Changes before step number `step` (from 0), outside the step; `draw` draws further batches."""

@@ -137,7 +137,7 @@ class Delayed(ERM):
         late = step >= self.hparams["anneal"]
         self.phase = "late" if late else "train"
         for group in self.optimizers["network"].param_groups:
-            group["lr"] = self.hparams["anneal_lr" if late else "lr"]
+            group["lr"] = group.get("factor", 1.0) * self.hparams["anneal_lr" if late else "lr"]
         if step == self.hparams["anneal"]:
             restart(self.optimizers["network"])
 

@@ -1,14 +1,18 @@
-"""Grad-CAM: where in the image a network finds its class.
+"""Grad-CAM: where in the image a network finds its class; and attention roll-out: where a transformer looks at all.
 
     grad-cam     heat = ReLU(sum_k a_k A_k),  a_k = mean over positions of d logit_c / d A_k
     hires-cam    heat = ReLU(sum_k d logit_c / d A_k  A_k)
+    rollout      heat = the class token's row of prod_l (A_l + I) / 2,  A_l = mean attention of the heads in block l
 
 A_k are the maps of one layer; the heat is enlarged bilinearly to the image. The two are equal where a network
 averages its last maps over positions. Where it flattens them, a_k mixes positions that the classifier weighs
 differently, and only the second says what each contributes.
 
+In a vision transformer, A_k are a component of the patches' tokens, laid out as in the image, behind the last block
+that still influences the features. Roll-out is the same for every class; without a class token it is the mean row.
+
 Grad-CAM: Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391. HiResCAM: Draelos and Carin 2020,
-https://arxiv.org/abs/2011.08891.
+https://arxiv.org/abs/2011.08891. Roll-out: Abnar and Zuidema 2020, https://arxiv.org/abs/2005.00928.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,11 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.core.errors import UserError, unknown
+from domainwise.nets.backbones import Backbone, first_tensor
 from domainwise.nets.modes import evaluating
 
-METHODS = ("grad-cam", "hires-cam")
+METHODS = ("grad-cam", "hires-cam", "rollout")
 Predict = Callable[[Tensor], Tensor]
 """Inputs [N, ...] -> logits [N, classes]."""
+AsMaps = Callable[[Tensor], Tensor]
+"""The output of a layer, tokens [N, T, D] or maps -> maps [N, D, h, w]."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +62,12 @@ def grad_cam(
     """Grad-CAM of any module on inputs [N, C, H, W], for the classes given, or else for those it predicts.
 
     `layer` names a submodule (or several of equal map size, whose maps count as those of one layer); by default it is
-    the last that puts out maps. `predict` is how to get logits where it is not `model(x)`.
+    the last that puts out maps (of a transformer, tokens). `predict` is how to get logits where it is not `model(x)`.
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
+    if method == "rollout":
+        return _rollout(model, x, classes, predict or model, batch_size)
     if layer is None:
         layer = last_map(model, x, predict)
     names = [layer] if isinstance(layer, str) else list(layer)
@@ -67,11 +76,14 @@ def grad_cam(
         if name not in modules:
             raise unknown("layer", name, [name for name in modules if name])
     parts = []
-    with evaluating(model), _kept_maps([modules[name] for name in names]) as maps:
+    as_maps = [_as_maps(model, name) for name in names]
+    with evaluating(model), _kept_maps([modules[name] for name in names], as_maps) as maps:
         for start in range(0, len(x), batch_size):
             chunk = slice(start, start + batch_size)
             chunk_classes = None if classes is None else classes[chunk]
-            weighted, predicted = _weighted_maps(predict or model, maps, names, x[chunk], chunk_classes, method)
+            weighted, predicted = _weighted_maps(
+                predict or model, maps, names, as_maps, x[chunk], chunk_classes, method
+            )
             heat = F.interpolate(weighted.relu(), x.shape[2:], mode="bilinear", align_corners=False)
             parts.append((heat[:, 0], predicted))
     heat, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -80,6 +92,9 @@ def grad_cam(
 
 def last_map(model: nn.Module, x: Tensor, predict: Predict | None = None) -> str:
     """The name of the last module, in the order of a forward pass, that puts out maps [N, K, h, w] with h w > 1."""
+    for path, module in model.named_modules():
+        if isinstance(module, Backbone):
+            return f"{path}.{module.map_layer}".lstrip(".")
     last: list[str] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -110,17 +125,18 @@ def forward_hooks(hooks: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iter
 
 
 @contextmanager
-def _kept_maps(modules: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
-    """Within it, the modules' latest outputs, from which gradients can be taken."""
+def _kept_maps(modules: Sequence[nn.Module], as_maps: Sequence[AsMaps | None]) -> Iterator[dict[int, Tensor]]:
+    """Within it, the modules' latest outputs, from which gradients can be taken: maps, or what `as_maps` can turn."""
     maps: dict[int, Tensor] = {}
 
     def keep(number: int) -> Callable[..., object]:
         def hook(module: nn.Module, inputs: object, output: object) -> object:  # noqa: ARG001 (a hook's arguments)
-            if not isinstance(output, Tensor) or output.ndim != 4:
+            first, to_maps = first_tensor(output), as_maps[number]
+            if not isinstance(first, Tensor) or (first.ndim != 4 and (to_maps is None or first.ndim != 3)):
                 return output
             # a copy: what follows may work in place, which a leaf does not allow
-            maps[number] = output.detach().requires_grad_().clone()
-            return maps[number]
+            maps[number] = first.detach().requires_grad_().clone()
+            return (maps[number], *output[1:]) if isinstance(output, tuple) else maps[number]
 
         return hook
 
@@ -129,7 +145,13 @@ def _kept_maps(modules: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
 
 
 def _weighted_maps(
-    predict: Predict, maps: dict[int, Tensor], names: Sequence[str], x: Tensor, classes: Tensor | None, method: str
+    predict: Predict,
+    maps: dict[int, Tensor],
+    names: Sequence[str],
+    as_maps: Sequence[AsMaps | None],
+    x: Tensor,
+    classes: Tensor | None,
+    method: str,
 ) -> tuple[Tensor, Tensor]:
     """The sum of the maps, weighted by what the class's logit owes to them, [N, 1, h, w]; and the predicted classes."""
     with torch.enable_grad():
@@ -141,7 +163,37 @@ def _weighted_maps(
             raise UserError(f"layer {name!r} puts out no maps [N, channels, height, width]: choose a convolutional one")
     gradients = torch.autograd.grad(score, list(maps.values()))
     weighted = []
-    for gradient, layer_maps in zip(gradients, maps.values(), strict=True):
-        weights = gradient.mean((2, 3), keepdim=True) if method == "grad-cam" else gradient
+    for gradient, (number, kept) in zip(gradients, maps.items(), strict=True):
+        to_maps = as_maps[number]
+        slopes, layer_maps = (gradient, kept) if to_maps is None else (to_maps(gradient), to_maps(kept))
+        weights = slopes.mean((2, 3), keepdim=True) if method == "grad-cam" else slopes
         weighted.append((weights.to(x.dtype) * layer_maps.detach().to(x.dtype)).sum(1, keepdim=True))
     return torch.stack(weighted).sum(0), predicted
+
+
+def _as_maps(model: nn.Module, layer: str) -> AsMaps | None:
+    """What turns the output of a layer into maps; None where it puts out maps already."""
+    for path, module in model.named_modules():
+        if isinstance(module, Backbone) and layer.startswith(f"{path}." if path else ""):
+            return module.as_maps
+    return None
+
+
+@torch.no_grad()
+def _rollout(model: nn.Module, x: Tensor, classes: Tensor | None, predict: Predict, batch_size: int) -> Attention:
+    """Attention roll-out of every backbone in the model, averaged."""
+    backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+    parts = []
+    with evaluating(model):
+        for inputs in x.split(batch_size):
+            looks = [look for one in backbones if (look := one.rollout(inputs)) is not None]
+            if not looks:
+                raise UserError(
+                    f"{type(model).__name__} has no attention of all patches to each other: rollout is for vision "
+                    "transformers such as ViT, DINOv2 and CLIP; choose grad-cam",
+                    argument="method",
+                )
+            heat = F.interpolate(torch.stack(looks).mean(0), x.shape[2:], mode="bilinear", align_corners=False)
+            parts.append((heat[:, 0], predict(inputs).argmax(1)))
+    heat, predicted = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Attention(heat, predicted if classes is None else classes, predicted)

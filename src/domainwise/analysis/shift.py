@@ -21,6 +21,7 @@ from domainwise.core import seeds
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
+from domainwise.engine.assemble import as_read_by
 from domainwise.engine.devices import pick_device
 from domainwise.nets.loading import start_from
 from domainwise.nets.network import build
@@ -141,7 +142,8 @@ def measure_shift(
 ) -> DatasetShift:
     """Every unseen domain against all others, for every seed; one control per seed."""
     device = pick_device(settings.device)
-    data = environments.standardised(torch.arange(len(environments.labels))).to(device)
+    everything = torch.arange(len(environments.labels))
+    data = as_read_by(settings.network, environments).standardised(everything).to(device)
     classes = len(data.classes)
     rows = {domain: data.rows(domain) for domain in data.domains}
     everything = torch.cat(list(rows.values()))

@@ -29,8 +29,8 @@ def cam(
     method: Annotated[
         str | None,
         typer.Option(
-            help="grad-cam or hires-cam (default: hires-cam for networks that flatten their last maps, as small-cnn; "
-            "else grad-cam)."
+            help="grad-cam, hires-cam, or rollout for vision transformers (default: hires-cam for networks that "
+            "flatten their last maps, as small-cnn; else grad-cam)."
         ),
     ] = None,
     out: options.Picture = Path("heatmaps.png"),

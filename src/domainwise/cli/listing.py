@@ -13,7 +13,7 @@ from domainwise.core.errors import UserError
 
 EXAMPLES = (
     "Examples:  [bold]domainwise list[/]   ·   [bold]domainwise list 'DA*'[/]   ·   "
-    "[bold]domainwise list --networks 'resnet*' --json[/]"
+    "[bold]domainwise list --networks 'resnet*' --json[/]   ·   [bold]domainwise list --networks 'timm:vit*'[/]"
 )
 
 
@@ -30,11 +30,13 @@ def list_everything(
     from domainwise.data.augmentations import AUGMENTATIONS
     from domainwise.data.catalogue import DATASETS
     from domainwise.nets import NETWORKS
+    from domainwise.nets.hub import known_names
 
+    hub = known_names(pattern) if networks or not any((algorithms, datasets, augmentations)) else {}
     things = {
         "algorithms": {name: ALGORITHMS.summary(name) for name in ALGORITHMS},
         "datasets": {name: f"{data.summary} Domains: {', '.join(data.domains)}." for name, data in DATASETS.items()},
-        "networks": {name: NETWORKS.summary(name) for name in NETWORKS},
+        "networks": {name: NETWORKS.summary(name) for name in NETWORKS} | hub,
         "augmentations": {name: chosen.summary for name, chosen in AUGMENTATIONS.items() if chosen is not None},
     }
     wanted = dict(zip(things, (algorithms, datasets, networks, augmentations), strict=True))

@@ -11,7 +11,7 @@ from domainwise.cli import complete
 from domainwise.core.errors import UserError
 from domainwise.protocol.balance import BALANCES
 from domainwise.protocol.metrics import METRICS
-from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS
+from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS, TRAINABLE
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
@@ -40,7 +40,8 @@ Augmentation = Annotated[
 Network = Annotated[
     str,
     typer.Option(
-        help="See: domainwise list; auto: the dataset's; for --data, by the weights that are present.",
+        help="See: domainwise list; hf:NAME or timm:NAME of a hub or a folder; auto: the dataset's; for --data, by the "
+        "weights that are present.",
         autocompletion=complete.networks,
     ),
 ]
@@ -58,7 +59,23 @@ Start = Annotated[
     ),
 ]
 Freeze = Annotated[
-    str, typer.Option(help="features: train only the classifier.", autocompletion=complete.among(*FREEZABLE))
+    str,
+    typer.Option(
+        help="none, or features: train only the classifier.", autocompletion=complete.among("none", *FREEZABLE)
+    ),
+]
+Train = Annotated[
+    str,
+    typer.Option(
+        help="Part of the features that trains: attention, or last:N blocks (default: all).",
+        autocompletion=complete.among(*TRAINABLE),
+    ),
+]
+LayerDecay = Annotated[
+    float,
+    typer.Option(
+        help="Factor of the learning rate from each block to the one before it (default: 1).", show_default=False
+    ),
 ]
 LrSchedule = Annotated[
     str,

@@ -16,7 +16,8 @@ from domainwise.core.errors import UserError, unknown
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
 GET_EXAMPLES = (
     "Examples:  [bold]domainwise weights get resnet18[/]   ·   "
-    "[bold]domainwise weights get resnet50 --data-root ~/data[/]"
+    "[bold]domainwise weights get resnet50 --data-root ~/data[/]   ·   "
+    "[bold]domainwise weights get hf:facebook/dinov2-base[/]"
 )
 
 app = typer.Typer(help="Pre-trained weights: list them, get them.", no_args_is_help=True)
@@ -26,12 +27,15 @@ app = typer.Typer(help="Pre-trained weights: list them, get them.", no_args_is_h
 def list_weights(data_root: options.DataRoot = None, as_json: options.Json = False) -> None:
     """Show the weights known by name and any other file of weights in the data root, with licence and normalisation."""
     from domainwise.data.catalogue import data_root as find_root
+    from domainwise.nets.hub import cache_folder
     from domainwise.nets.weights import FOLDER, NORMALISATION
 
     root = find_root(data_root)
     known, others = describe(root)
+    hub = describe_hub()
     if as_json:
-        print_json({"root": str(root), "normalisation": NORMALISATION, "weights": known, "other_files": others})
+        found = {"weights": known, "other_files": others, "hub": hub}
+        print_json({"root": str(root), "normalisation": NORMALISATION, **found})
         return
     table = Table(title=escape(f"Weights in {root / FOLDER} and {root}"), title_justify="left", show_lines=True)
     for heading in ("weights", "here", "what they are"):
@@ -49,7 +53,15 @@ def list_weights(data_root: options.DataRoot = None, as_json: options.Json = Fal
         table.add_row(f"[bold]{escape(Path(file).name)}[/]", "[green]yes[/]", escape(f"{file}: a file of your own."))
     console.print(table)
     say(f"All expect images as {NORMALISATION}.")
-    say("Fetch published ones: domainwise weights get NAME")
+    if hub:
+        backbones = Table(title=escape(f"Backbones in {cache_folder()}"), title_justify="left")
+        for heading in ("network", "commit", "MB", "licence"):
+            backbones.add_column(heading)
+        for name, fact in hub.items():
+            size = f"{fact['bytes'] / 1e6:,.0f}"
+            backbones.add_row(f"[bold]{escape(name)}[/]", fact["commit"][:12], size, escape(fact["licence"]))
+        console.print(backbones)
+    say("Fetch published ones: domainwise weights get NAME, also hf:NAME and timm:NAME")
 
 
 def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
@@ -76,23 +88,47 @@ def describe(root: Path) -> tuple[dict[str, Any], list[str]]:
     return known, sorted(path for name, path in paths.items() if name not in named)
 
 
+def describe_hub() -> dict[str, Any]:
+    """The backbones in the hub's cache, as JSON values."""
+    from domainwise.nets.hub import cached_names, licence
+
+    return {
+        name: {
+            "path": str(found),
+            "commit": found.name,
+            "bytes": sum(file.stat().st_size for file in found.glob("*.safetensors")),
+            "licence": licence(found) or "not stated",
+        }
+        for name, found in cached_names()
+    }
+
+
 @app.command(epilog=GET_EXAMPLES)
 def get(
-    name: Annotated[str, typer.Argument(help="See: domainwise weights list.")],
+    name: Annotated[str, typer.Argument(help="See: domainwise weights list; or hf:NAME, timm:NAME.")],
     data_root: options.DataRoot = None,
 ) -> None:
     """Download published weights into the data root: resumes an interrupted download and verifies the checksum."""
     from domainwise.core.files import writable_folder
     from domainwise.data.catalogue import data_root as find_root
     from domainwise.data.sources.downloads import Download, fetch
+    from domainwise.nets import hub
     from domainwise.nets.weights import FOLDER, WEIGHTS
+    from domainwise.protocol.network_names import HubName, is_hub
 
+    if is_hub(name):
+        found = HubName.parse(name)
+        if found.folder is not None:
+            raise UserError(f"{name} is a folder here already: use it as it is")
+        say(f"{name} is in {hub.download(found)}")
+        return
     if name not in WEIGHTS:
         raise unknown("weights", name, WEIGHTS)
     weights = WEIGHTS[name]
     root = files.expanded(data_root) if data_root else find_root()
     if not weights.sha256:
-        raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
+        where = f"it from {weights.page}" if weights.page else "yours"
+        raise UserError(f"{name} is published without a checksum: put {where} into {root} as {weights.file}")
     writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_progress() as progress:

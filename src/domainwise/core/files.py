@@ -1,5 +1,6 @@
 """Reading and writing files: whole or absent whatever happens while they are written, and never waited for."""
 
+import hashlib
 import os
 import re
 import secrets
@@ -8,6 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO
@@ -256,3 +258,15 @@ def _try(path: Path) -> None:
     probe = temporary_beside(path)
     probe.touch()
     probe.unlink()
+
+
+def fingerprint(path: Path) -> str:
+    """The first 16 digits of the file's SHA-256; recomputed only if its size or time has changed."""
+    facts = path.stat()
+    return _fingerprint(path.absolute(), facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(path: Path, _size: int, _time: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

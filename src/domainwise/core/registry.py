@@ -36,11 +36,18 @@ class Registry(Mapping[str, T]):
     """The things of one kind by name; an unknown name is an error that suggests the nearest one.
 
     `modules` register the built-in things by the decorator of this name; without one, the modules are imported when
-    anything is looked up. Plugins are imported before a name counts as unknown and before names are listed.
+    anything is looked up. Plugins are imported before a name counts as unknown and before names are listed. Names that
+    begin with one of the `families` are not listed: the function `named` of the family's module makes their thing.
     """
 
-    def __init__(self, kind: str, modules: tuple[str, ...] = (), decorator: str = "") -> None:
-        self.kind, self.modules, self.decorator = kind, modules, decorator
+    def __init__(
+        self,
+        kind: str,
+        modules: tuple[str, ...] = (),
+        decorator: str = "",
+        families: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind, self.modules, self.decorator, self.families = kind, modules, decorator, dict(families or {})
         self._things: dict[str, T] = {}
         self._options: dict[str, Mapping[str, Any]] = {}
 
@@ -52,6 +59,8 @@ class Registry(Mapping[str, T]):
         return thing
 
     def __getitem__(self, name: str) -> T:
+        if family := self._family(name):
+            return import_module(family).named(name)
         if name not in self:
             message = str(unknown(self.kind, name, self))
             end = "" if message.endswith("?") else "."
@@ -61,6 +70,8 @@ class Registry(Mapping[str, T]):
         return self._things[name]
 
     def __contains__(self, name: object) -> bool:
+        if self._family(name):
+            return True
         if name not in self._declared and name not in self._things:
             plugins.load()
         return name in self._declared or name in self._things
@@ -85,11 +96,17 @@ class Registry(Mapping[str, T]):
         return declared.summary if declared else first_paragraph(self[name].__doc__)
 
     def options(self, name: str) -> Mapping[str, Any]:
-        """The keyword arguments that the thing was registered with."""
+        """The keyword arguments that the thing was registered with; none for one of a family."""
+        if self._family(name):
+            return {}
         if name not in self:
             raise UnknownName(str(unknown(self.kind, name, self)))
         declared = self._declared.get(name)
         return declared.options if declared else self._options[name]
+
+    def _family(self, name: object) -> str:
+        """The module of the family that a name belongs to; empty for none."""
+        return next((module for start, module in self.families.items() if str(name).startswith(start)), "")
 
     @cached_property
     def _declared(self) -> dict[str, Declaration]:

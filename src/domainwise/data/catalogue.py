@@ -14,6 +14,7 @@ from domainwise.core.registry import Registry, first_paragraph
 from domainwise.data.sources.parts import Source
 from domainwise.protocol import limits
 from domainwise.protocol.dataset_names import FOLDER, title
+from domainwise.protocol.network_names import is_hub
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.protocol.spaces import Scale
 
@@ -79,18 +80,24 @@ class Dataset:
         """Height and width of its images; 0 for vectors."""
         return self.shape[-1] if len(self.shape) == 3 else 0
 
-    def for_network(self, network: str | None) -> Dataset:
+    def for_network(self, network: str | None, image_size: int | None = None) -> Dataset:
         """The dataset with the defaults for this network: ResNets change size, augmentation and steps of a folder.
 
-        Published datasets keep their published protocol, whatever the network.
+        So do backbones of a hub, which read images of `image_size` pixels. Published datasets keep their published
+        protocol, whatever the network, but for that size.
         """
+        sized = self
+        if image_size and self.resizable and image_size != self.image_size:
+            sized = replace(self, shape=(*self.shape[:1], image_size, image_size))
         folder = self.resizable and FOLDER.fullmatch(self.name)
-        if not folder or not (network or "").startswith("resnet") or network == self.network:
-            return self
+        large = is_hub(network) or (network or "").startswith("resnet")
+        if not folder or not large or network == self.network:
+            return sized
+        size = image_size or 224
         return replace(
             self,
             network=str(network),
-            shape=(3, 224, 224),
+            shape=(3, size, size),
             scale="image",
             augmentation="domainbed",
             steps=5001,
@@ -132,9 +139,8 @@ class Dataset:
         raise unknown(f"domain of {self.title}", key, self.domains)
 
 
-DATASETS: Registry[Dataset] = Registry(
-    "dataset", tuple(f"domainwise.data.sources.{module}" for module in ("digit_domains", "mnist", "photos"))
-)
+MODULES = ("digit_domains", "mnist", "photos", "wilds", "spawrious")
+DATASETS: Registry[Dataset] = Registry("dataset", tuple(f"domainwise.data.sources.{name}" for name in MODULES))
 
 
 def usual_selection(name: str) -> str:

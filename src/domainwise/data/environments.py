@@ -43,6 +43,7 @@ class Environments:
         None  # int64 [N]; samples of one group (a patient, a burst) are never divided between splits
     )
     held_out: Tensor | None = None  # bool [N]; which samples are `out`, where that is given; else they are drawn
+    whole: tuple[str, ...] = ()  # domains that are never divided: all of them is `in`
     weights: Tensor | None = None  # float64 [N]; how often samples are drawn, as multiples of each other
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
 
@@ -159,6 +160,16 @@ class Environments:
         """What the network sees of uint8 images [..., C, H, W], or of vectors [..., D]."""
         return self.preprocessing.normalise(images, dtype)
 
+    def normalised_by(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> "Environments":
+        """Images normalised by this mean and std per channel; None, and vectors, leave the data as they are."""
+        if self.vectors or mean is None or std is None:
+            return self
+        channels = self.shape[0]
+        means = _per_channel(list(mean), channels, f"{self.name}: mean")
+        stds = _per_channel(list(std), channels, f"{self.name}: std")
+        seen = Preprocessing.from_values(self.shape, self.classes, means, stds)
+        return replace(self, mean=seen.mean.to(self.mean), std=seen.std.to(self.std))
+
     def standardised(self, rows: Tensor) -> "Environments":
         """Vectors standardised by the mean and standard deviation of these rows; constant columns are not scaled.
 
@@ -187,10 +198,11 @@ class Environments:
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
         """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`.
 
-        Rows whose split is given keep it. Groups stay whole: `out` is made of groups, with about 0.2 of every class. A
-        domain too small to be split is a UserError.
+        Rows whose split is given keep it; domains that are `whole` are all `in`. Groups stay whole: `out` is made of
+        groups, with about 0.2 of every class. A domain too small to be split is a UserError.
         """
         rows = self.rows(domain)
+        held_out = 0.0 if domain in self.whole else held_out
         count = int(held_out * len(rows))
         shuffled = rows[permutation(len(rows), "split", trial, domain)]
         if held_out and self.held_out is not None and bool(self.held_out[rows].any()):

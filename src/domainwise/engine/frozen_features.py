@@ -20,9 +20,10 @@ from domainwise.data.environments import Environments
 from domainwise.data.feature_cache import cached_features
 from domainwise.data.fingerprints import fingerprints
 from domainwise.data.images.parallel import cores
-from domainwise.engine.assemble import make_network
+from domainwise.engine.assemble import as_read_by, make_network
 from domainwise.nets.loading import start_from
 from domainwise.nets.network import Network
+from domainwise.protocol.network_names import network_title
 from domainwise.protocol.runs import Run, WeightsReference
 
 CHUNK = 64
@@ -56,8 +57,8 @@ def features_of(
 
     They are read from the feature cache, which computes those that are missing.
     """
-    device = device or torch.device("cpu")
-    identity = f"{network}#{WeightsReference.parse(weights).fingerprint}"
+    device, data = device or torch.device("cpu"), as_read_by(network, data)
+    identity = f"{network_title(network)}#{WeightsReference.parse(weights).fingerprint}"
     normalisation = (data.mean.flatten().tolist(), data.std.flatten().tolist())
     computed_by = f"{precision} on {device.type}, {tuple(data.shape)} normalised by {normalisation}"
     recent = (id(data.images), identity, computed_by)

@@ -9,7 +9,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
-from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.assemble import as_read_by, make_algorithm
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -53,7 +53,7 @@ def restore(
     run = folder.run
     data = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     rows = [data.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-    data = data.standardised(torch.cat(rows)).to(pick_device(device))
+    data = as_read_by(run.network, data).standardised(torch.cat(rows)).to(pick_device(device))
     sizes = [len(part) for part in rows]
     algorithm = make_algorithm(run.algorithm, run.network, run.hparams, data.preprocessing, sizes, run.precision)
     weights = saved_weights(folder, save)

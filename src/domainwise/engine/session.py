@@ -17,7 +17,7 @@ from domainwise.data.augment import preparation
 from domainwise.data.balance import chances
 from domainwise.data.batches import Batches, batches_of
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import make_algorithm
+from domainwise.engine.assemble import as_read_by, make_algorithm
 from domainwise.engine.averaging import WeightAverage
 from domainwise.engine.batch_norm import BATCHES
 from domainwise.engine.execution import Execution
@@ -55,7 +55,7 @@ class Session:
         self.run, self.device = run, device
         keys, start = stream_keys(run), stream_keys(replace(run, draw=0) if run.shared_start else run)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-        inputs = environments.standardised(torch.cat(rows)).to(device)
+        inputs = as_read_by(run.network, environments).standardised(torch.cat(rows)).to(device)
         given = features.to(device) if features is not None else None
         self.environments = inputs if given is None or not trains_on_features(run) else given
         probe = partial(fit_classifier, environments=given or inputs, rows=rows, given_features=given is not None)
@@ -71,6 +71,8 @@ class Session:
             weights=run.weights,
             data_root=data_root,
             freeze=run.freeze,
+            train=run.train,
+            layer_decay=run.layer_decay,
             start=probe if run.start == "probe" and not resumed else None,
         )
         if self.environments is given:
@@ -119,8 +121,14 @@ class Session:
     @property
     def frozen(self) -> list[str]:
         """The names of the weights that do not change."""
-        frozen = bool(self.run.freeze)
-        return [name for name in self.algorithm.state_dict() if frozen and name.startswith("network.features.")]
+        features = "network.features."
+        if self.run.freeze:
+            return [name for name in self.algorithm.state_dict() if name.startswith(features)]
+        if not self.run.train:
+            return []
+        return [
+            name for name, p in self.algorithm.named_parameters() if name.startswith(features) and not p.requires_grad
+        ]
 
     def take_training_loss(self) -> float:
         """The mean loss of the steps since the last call; NaN or infinite if one of them was."""

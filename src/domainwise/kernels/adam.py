@@ -12,15 +12,31 @@ from domainwise.kernels.registry import accelerates, on_gpu, operation
 
 @operation("adam")
 def adam(
-    parameters: Sequence[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+    parameters: Sequence[nn.Parameter],
+    lr: float,
+    betas: tuple[float, float],
+    weight_decay: float,
+    factors: Sequence[float] | None = None,
 ) -> torch.optim.Adam:
-    """Adam, which may be captured on a GPU."""
+    """Adam, which may be captured on a GPU. `factors` multiply the learning rate, one for each parameter."""
     capturable = all(parameter.is_cuda for parameter in parameters)
-    return torch.optim.Adam(parameters, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
+    groups: list[Any] = list(parameters)
+    if factors is not None:
+        by_factor: dict[float, list[nn.Parameter]] = {}
+        for parameter, factor in zip(parameters, factors, strict=True):
+            by_factor.setdefault(factor, []).append(parameter)
+        groups = [{"params": members, "lr": factor * lr, "factor": factor} for factor, members in by_factor.items()]
+    return torch.optim.Adam(groups, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
 
 
-def _applies(parameters: Sequence[nn.Parameter], *_: object) -> bool:
-    return all(on_gpu(parameter) and parameter.dtype == torch.float32 for parameter in parameters)
+def _applies(
+    parameters: Sequence[nn.Parameter],
+    lr: float,  # noqa: ARG001 (the arguments of adam)
+    betas: object,  # noqa: ARG001
+    weight_decay: float,  # noqa: ARG001
+    factors: object = None,
+) -> bool:
+    return factors is None and all(on_gpu(one) and one.dtype == torch.float32 for one in parameters)
 
 
 @accelerates("adam", when=_applies)
@@ -32,7 +48,12 @@ class FlatAdam(torch.optim.Adam):
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], lr: float, betas: tuple[float, float], weight_decay: float
+        self,
+        parameters: Sequence[nn.Parameter],
+        lr: float,
+        betas: tuple[float, float],
+        weight_decay: float,
+        factors: None = None,  # noqa: ARG002 (it has one learning rate)
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True, capturable=True)
         self.parameters: list[nn.Parameter] = self.param_groups[0]["params"]

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive, check, checksum, parse_any
+from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
 from domainwise.protocol.reading import DEEPEST_GREY
+from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Card:
     members: tuple[HParams, ...] = ()  # the hyper-parameters of each model of an ensemble; empty for a single model
     calibration: Calibration | None = None
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that are read as black and white
+    architecture: Mapping[str, Any] = field(default_factory=dict)  # of a hub's backbone, see nets.hub.configuration
 
     @property
     def preprocessing(self) -> "Preprocessing":
@@ -52,6 +55,24 @@ class Card:
         made = Preprocessing.from_values(self.shape, self.classes, self.mean, self.std, dtype)
         return replace(made, window=self.window)
 
+    @property
+    def weights(self) -> str:
+        """Of which step or steps the weights are, or what they are made of, in words."""
+        later = self.training.get("last_layer")
+        return f"{self._trained_weights}; {later['words']}" if later else self._trained_weights
+
+    @property
+    def _trained_weights(self) -> str:
+        saved, run = self.training.get("weights"), self.training.get("run")
+        if made := self.training.get("made_of"):
+            return str(made["words"])
+        if saved is not None:
+            chosen = self.training.get("steps_chosen_by")
+            averaged = saved.get("averaged")
+            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
+            return which + (f"; {chosen}" if chosen else "")
+        return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
+
     def write(self, digests: Mapping[str, str]) -> bytes:
         """As JSON, with the digests of the other files and a checksum."""
         content = {"format": FORMAT, **asdict(self), "files": dict(digests)}
@@ -61,6 +82,8 @@ class Card:
             del content["calibration"]  # a model that has one gives other probabilities: earlier versions refuse it
         if self.window is None:
             del content["window"]  # earlier versions, which would read other pixels, refuse a model that has one
+        if not self.architecture:
+            del content["architecture"]  # earlier versions know no backbone of a hub
         return json.dumps({**content, "checksum": checksum(content)}, indent=1).encode()
 
     @classmethod

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
+from domainwise.engine.execution.capture import first_line
 from domainwise.models.model import Model
+from domainwise.nets.backbones import Backbone
 
 TOLERANCE = 1e-4
 BATCHES = (1, 2, 7)
@@ -39,7 +41,11 @@ def export(model: Model, to: str, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / f"draft{SUFFIXES[to]}"
         with _quiet():
-            _FORMATS[to](graph, draft)
+            try:
+                _FORMATS[to](graph, draft)
+            except (torch.onnx.OnnxExporterError, torch._dynamo.exc.TorchDynamoException) as error:
+                reason = first_line(error)
+                raise UserError(f"{model.card.network} cannot be exported to {to} ({reason})") from None
             _check(graph, _RUNNERS[to](draft))
         with draft.open("rb") as checked, files.atomic(out) as file:
             shutil.copyfileobj(checked, file)
@@ -102,6 +108,9 @@ def _onnx(graph: Graph, file: Path) -> None:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise UserError(f"exporting to ONNX needs {error.name}: pip install 'domainwise[onnx]'") from None
+    for module in graph.modules():
+        if isinstance(module, Backbone):
+            module.use_plain_attention()  # which the exporter knows for every model
     program = torch.onnx.export(
         graph,
         (graph.example(2),),

@@ -9,7 +9,7 @@ from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.frozen_features import features_of
-from domainwise.nets.weights import planned
+from domainwise.nets.weights import for_network, planned
 
 
 def extract_features(
@@ -40,7 +40,7 @@ def extract_features(
         data = dataset
     else:
         named = dataset if isinstance(dataset, Dataset) else find_dataset(str(dataset))
-        data = named.for_network(network).load(data_root, image_size)
+        data = for_network(named, network).load(data_root, image_size)
     if data.vectors:
         raise UserError(f"{data.name} has no images, but vectors: they are features already")
     vectors = features_of(data, network, reference, precision, chosen, data_root)

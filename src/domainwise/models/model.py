@@ -26,10 +26,8 @@ from domainwise.models.decisions import abstain_threshold, class_set, sets_thres
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
-from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import Outcomes
-from domainwise.protocol.saved_weights import describe_average, describe_step
-from domainwise.protocol.spaces import HParams, at_scale, override
+from domainwise.protocol.spaces import HParams, at_scale, override, recorded
 
 if TYPE_CHECKING:
     from domainwise.models.adapt import AdaptedModel
@@ -80,20 +78,7 @@ class Model:
     @property
     def weights(self) -> str:
         """Of which step or steps the weights are, or what they are made of, in words."""
-        words, later = self._weights, self.card.training.get("last_layer")
-        return f"{words}; {later['words']}" if later else words
-
-    @property
-    def _weights(self) -> str:
-        saved, run = self.card.training.get("weights"), self.card.training.get("run")
-        if made := self.card.training.get("made_of"):
-            return str(made["words"])
-        if saved is not None:
-            chosen = self.card.training.get("steps_chosen_by")
-            averaged = saved.get("averaged")
-            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
-            return which + (f"; {chosen}" if chosen else "")
-        return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
+        return self.card.weights
 
     @property
     def unseen(self) -> str:
@@ -254,7 +239,14 @@ def build_algorithm(card: Card, preprocessing: Preprocessing) -> Algorithm:
     """What the card describes, for prediction, with fresh weights."""
     sizes = tuple(card.domains.values())
     made = [
-        make_algorithm(card.algorithm, card.network, _checked(card, hparams), preprocessing, sizes)
+        make_algorithm(
+            card.algorithm,
+            card.network,
+            _checked(card, hparams),
+            preprocessing,
+            sizes,
+            architecture=card.architecture,
+        )
         for hparams in card.members or (card.hparams,)
     ]
     return EnsembleAlgorithm(made) if card.members else made[0]
@@ -281,6 +273,6 @@ def _checked(card: Card, hparams: HParams) -> HParams:
     """Hyper-parameters of the card, checked: all that the algorithm has, with legal values."""
     space = at_scale(ALGORITHMS[card.algorithm].space, "small")
     hparams = override(space, {}, hparams, card.algorithm)
-    if missing := [name for name in space if name not in hparams]:
+    if missing := [name for name in recorded(space) if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
     return hparams

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
 from domainwise.core.weights_file import load_weights
+from domainwise.nets.backbones import Backbone
 from domainwise.nets.weights import locate
 from domainwise.protocol.run_folder import FROZEN
 
@@ -21,9 +22,12 @@ TRAINED = "network.features."
 
 
 def start_from(features: nn.Module, reference: str, root: Path | None = None) -> None:
-    """Copies a run's weights into its feature network."""
+    """Copies a run's weights, those of a file or of a hub's backbone, into its feature network."""
     path = locate(reference, root)
-    fill(features, read(path), path)
+    if isinstance(features, Backbone) and path.is_dir():
+        features.load(path)
+    else:
+        fill(features, read(path), path)
 
 
 def read(path: Path) -> dict[str, Tensor]:

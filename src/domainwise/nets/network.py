@@ -54,6 +54,7 @@ class Network(nn.Module):
         self.classifier = nn.Linear(size, classes)
         self.frozen = False
         self.given_features = False  # whether inputs are features that were computed beforehand
+        self.rate_factors: dict[nn.Parameter, float] = {}  # by which learning rates are multiplied, where not by 1
 
     def freeze_features(self) -> None:
         """From now on the features do not learn and are in eval mode, in training too."""

@@ -4,15 +4,15 @@ A run names its weights as "file#fingerprint". The fingerprint is the first 16 d
 be planned on a machine without the file, and never starts from another file than planned.
 """
 
-import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
-from domainwise.data.catalogue import data_root
-from domainwise.nets import pretrained_weights
+from domainwise.core.files import fingerprint
+from domainwise.data.catalogue import Dataset, data_root
+from domainwise.nets import hub, pretrained_weights
+from domainwise.protocol.network_names import is_hub
 from domainwise.protocol.runs import WeightsReference
 
 FOLDER = "weights"
@@ -30,6 +30,8 @@ class Weights:
     licence: str
     sha256: str = ""
     size: int = 0  # bytes
+    page: str = ""
+    """Where the user gets a file without a checksum."""
 
     @property
     def url(self) -> str:
@@ -58,6 +60,13 @@ WEIGHTS = {
         "11ad3fa62ca79e40addfd354a8ec4b7c75143b3038b8d2a807fbc68deab379ca",
         102_540_417,
     ),
+    "resnet50-augmix": Weights(
+        "resnet50_ram-a26f946b.pth",
+        "timm's resnet50.ram_in1k (RandAugment and AugMix), DomainBed's start since July 2024",
+        f"Apache-2.0 (timm); {IMAGENET}",
+        page="https://github.com/huggingface/pytorch-image-models/releases/download/v0.1-weights/"
+        "resnet50_ram-a26f946b.pth",
+    ),
     "resnet50-v1": Weights(
         "resnet50_imagenet.safetensors",
         "the original ResNet-50 (stride on the first 1x1) under torchvision's key names, e.g. converted from Keras",
@@ -73,6 +82,8 @@ def planned(network: str, weights: str | Path = "", root: Path | None = None) ->
     planned with those, whether their file is here or not.
     """
     file = str(weights)
+    if not file and is_hub(network):
+        return hub.reference(network)
     if not file:
         name = pretrained_weights(network) if network else None
         if name is None:
@@ -88,6 +99,11 @@ def planned(network: str, weights: str | Path = "", root: Path | None = None) ->
     return str(WeightsReference(location, fingerprint(path)))
 
 
+def for_network(dataset: Dataset, network: str | None) -> Dataset:
+    """The dataset with the defaults for this network; the files of a hub's backbone name its image size."""
+    return dataset.for_network(network, hub.image_facts(network).size)
+
+
 def find(file: str, root: Path | None = None) -> Path:
     """The file of this name or path: relative to the working folder, in the weights folder, or in the data root."""
     top = data_root(root)
@@ -97,31 +113,24 @@ def find(file: str, root: Path | None = None) -> Path:
             return place
     known = {weights.file: name for name, weights in WEIGHTS.items() if weights.sha256}
     name = Path(file).name
+    page = next((weights.page for weights in WEIGHTS.values() if weights.file == name), "")
     how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the path of the file"
+    if page:
+        how = f"download it from {page} and put it into {top / FOLDER}"
     reason = f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}"
     raise UserError(reason, argument="" if name in known else "weights")
 
 
-def fingerprint(path: Path) -> str:
-    """The first 16 digits of the file's SHA-256; recomputed only if its size or time has changed."""
-    stat = path.stat()
-    return _fingerprint(path.absolute(), stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _fingerprint(path: Path, _size: int, _time: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
 def locate(reference: str, root: Path | None = None) -> Path:
-    """The file a run was planned with; one that is missing or has other contents is a UserError."""
+    """The file, or folder of a hub's backbone, a run was planned with; a missing or changed one is a UserError."""
     file, expected = WeightsReference.parse(reference)
-    path = find(file, root)
-    if fingerprint(path) != expected:
+    path = hub.folder(file) if is_hub(file) else find(file, root)
+    known = hub.folder_fingerprint(path, file) if is_hub(file) else fingerprint(path)
+    if known != expected:
+        kind = "folder" if is_hub(file) else "file"
         raise UserError(
-            f"{path} is not the file the run was planned with: its SHA-256 begins {fingerprint(path)}, "
-            f"expected {expected}; put that file there, or plan the run anew with the weights {path}",
+            f"{path} is not the {kind} the run was planned with: its SHA-256 begins {known}, "
+            f"expected {expected}; put that {kind} there, or plan the run anew with the weights {path}",
             argument="weights",
         )
     return path

@@ -2,6 +2,8 @@
 
 start          probe: the classifier starts as the best linear one on the features that training starts from
 freeze         features: only the classifier learns
+train          attention: of the features, only attention layers learn; last:N: only the last N blocks (`nets.parts`)
+layer_decay    the factor from a block's learning rate to that of the block before it
 lr_schedule    a factor of every learning rate at step t (from 0) of T:
                cosine          (1 + cos(pi t / T)) / 2
                warmup-cosine   (t + 1) / W in the first W = T / 20 steps, then the cosine over the other T - W
@@ -20,10 +22,17 @@ if TYPE_CHECKING:
 
 STARTS = ("probe",)
 FREEZABLE = ("features",)
+TRAINABLE = ("attention", "last:N")
 CONSTANT = "constant"
 LR_SCHEDULES = (CONSTANT, "cosine", "warmup-cosine")
 WARM_UP = 20
 """The warm-up is this part of all steps: a twentieth."""
+
+
+def last_blocks(part: str) -> int:
+    """The N of "last:N"; 0 for anything else."""
+    start, _, count = part.partition(":")
+    return int(count) if start == "last" and count.isascii() and count.isdecimal() and len(count) < 6 else 0
 
 
 def rate_factor(schedule: str, step: int, steps: int) -> float:
@@ -42,6 +51,14 @@ def check_recipe(options: "TrainingOptions", held_out: float) -> None:
         raise unknown("start", options.start, STARTS)
     if options.freeze and options.freeze not in FREEZABLE:
         raise unknown("part to freeze", options.freeze, FREEZABLE)
+    if options.train and options.train != "attention" and not last_blocks(options.train):
+        raise unknown("part to train", options.train, TRAINABLE)
+    if options.train and options.freeze:
+        raise UserError("freeze and train name different parts of the network: give one of them", argument="train")
+    if not 0 < options.layer_decay <= 1:
+        raise UserError(f"layer_decay must be above 0 and at most 1, not {options.layer_decay}", argument="layer_decay")
+    if options.layer_decay < 1 and options.freeze:
+        raise UserError("layer_decay changes how features learn, but they are frozen", argument="layer_decay")
     if options.lr_schedule not in LR_SCHEDULES:
         raise unknown("learning rate schedule", options.lr_schedule, LR_SCHEDULES)
     limits.check("early_stop", options.early_stop, 0, limits.STEPS)

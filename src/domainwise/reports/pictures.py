@@ -36,7 +36,7 @@ from domainwise.reports.style import (
 
 WRITABLE = 12
 """Columns up to which every cell shows its number."""
-METHODS = {"grad-cam": "Grad-CAM", "hires-cam": "HiResCAM"}
+METHODS = {"grad-cam": "Grad-CAM", "hires-cam": "HiResCAM", "rollout": "attention roll-out"}
 BRIGHTEST = 0.9
 """Where the colour map ends: beyond, its red darkens again."""
 TRAIN, TEST = LIGHT[1], LIGHT[2]

@@ -12,10 +12,11 @@ from domainwise.data.augmentations import check_augmentation
 from domainwise.data.catalogue import Dataset
 from domainwise.data.find import find_dataset
 from domainwise.nets import NETWORKS, pretrained_weights
-from domainwise.nets.weights import planned
+from domainwise.nets.weights import for_network, planned
 from domainwise.protocol import limits, spaces
 from domainwise.protocol.averages import check_average
 from domainwise.protocol.balance import check_balance
+from domainwise.protocol.network_names import is_hub
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.recipe import check_recipe
 from domainwise.protocol.runs import PRECISIONS, TRACKABLE, Run
@@ -58,7 +59,7 @@ def plan_run(
     options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
     """
     options = options.changed(**changes)
-    data = (dataset if isinstance(dataset, Dataset) else find_dataset(dataset)).for_network(options.network)
+    data = for_network(dataset if isinstance(dataset, Dataset) else find_dataset(dataset), options.network)
     method = ALGORITHMS[algorithm]
     test = _domains(data, test_domains)
     rest = [domain for domain in data.domains if domain not in (*test, *data.validation, *data.unseen)]
@@ -102,7 +103,7 @@ def plan_run(
     check_average(average, held_out)
     check_recipe(options, held_out)
     check_balance(options, data.classes)
-    _check_method(method, algorithm, options)
+    _check_method(method, algorithm, options, network)
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
@@ -135,6 +136,8 @@ def plan_run(
         lr_schedule=options.lr_schedule,
         early_stop=options.early_stop,
         clip_gradient=float(options.clip_gradient),
+        train=options.train,
+        layer_decay=float(options.layer_decay),
         balance=options.balance,
         class_weights=tuple((name, float(weight)) for name, weight in options.class_weights),
     )
@@ -146,8 +149,13 @@ def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
 
 
-def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions) -> None:
-    """Raises UserError if the method cannot work with the recipe of these options."""
+def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, network: str) -> None:
+    """Raises UserError if the method cannot work with the recipe of these options, or with the network."""
+    if method.changes_input_layer and is_hub(network):
+        raise UserError(
+            f"{name} adds an input channel to the network, which backbones of a hub do not take: choose a resnet",
+            argument="network",
+        )
     if options.freeze and method.moves_features:
         raise UserError(
             f"{name} only changes features, which are frozen: choose ERM, or train the features", argument="freeze"

@@ -52,17 +52,22 @@ class BadImage(Exception):
 
 
 def read(
-    file: str | Path, width: int, height: int | None = None, mode: str = "RGB", window: Window | None = None
+    file: str | Path | bytes,
+    width: int,
+    height: int | None = None,
+    mode: str = "RGB",
+    window: Window | None = None,
+    formats: tuple[str, ...] | None = None,
 ) -> Pixels:
     """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing.
 
-    With a `window` (low, high) a 16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8
-    bits are used.
+    It is given by path, URL or content, in one of Pillow's `formats` (by default any). With a `window` (low, high) a
+    16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8 bits are used.
     """
     height = height or width
     at_least = DRAFT * max(width, height)
     with _as_bad_image():
-        image = header(file, at_least)
+        image = header(file, at_least, formats)
         pixels = image.width * image.height
         with _room.take(pixels):
             image.load()
@@ -149,12 +154,18 @@ class _Room:
 _room = _Room()
 
 
-def header(file: str | Path, at_least: int | None = None) -> Image.Image:
+def header(
+    file: str | Path | bytes, at_least: int | None = None, formats: tuple[str, ...] | None = None
+) -> Image.Image:
     """The first frame of a file, to be decoded; a file at a URL is fetched."""
-    source: Path | io.BytesIO = io.BytesIO(_fetched(file)) if "://" in str(file) else Path(file)
+    source: Path | io.BytesIO
+    if isinstance(file, bytes):
+        source = io.BytesIO(file)
+    else:
+        source = io.BytesIO(_fetched(file)) if "://" in str(file) else Path(file)
     if not (source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size):
         raise BadImage("the file is empty")
-    image: Image.Image = Image.open(source)
+    image: Image.Image = Image.open(source, formats=formats)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
     return image

@@ -42,6 +42,8 @@ def fingerprint(data: Environments) -> str:
         content.update(part.cpu().contiguous().numpy().data)
     if data.window is not None:
         content.update(repr(data.window).encode())
+    if data.whole:
+        content.update(repr(data.whole).encode())
     return content.hexdigest()[:16]
 
 
@@ -68,6 +70,8 @@ def save_environments(data: Environments, folder: Path) -> Path:
     }
     if further:  # earlier versions, which would divide groups or ignore weights, refuse such data
         description["further"] = list(further)
+    if data.whole:
+        description["whole"] = list(data.whole)
     if data.window is not None:
         description["window"] = list(data.window)
     with files.atomic(folder / DESCRIPTION) as file:
@@ -105,6 +109,7 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
             mean,
             std,
             window=described.window,
+            whole=described.whole,
             groups=further.get("groups"),
             held_out=further.get("held_out"),
             weights=further.get("weights"),
@@ -153,6 +158,7 @@ class _Description:
     state: str
     further: tuple[str, ...] = ()
     window: tuple[int, int] | None = None
+    whole: tuple[str, ...] = ()
 
 
 def _describe(folder: Path) -> _Description:

@@ -1,0 +1,134 @@
+"""Backbones of transformers: any model of it that maps pixels to tokens or maps, without its head.
+
+Attention is computed by `scaled_dot_product_attention` where the model knows it. Of a model of images and texts (CLIP,
+SigLIP) the image tower is used. No code of a repository is executed: only classes of the installed transformers.
+"""
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from domainwise.core.errors import UserError
+from domainwise.nets.backbones import Backbone
+from domainwise.nets.hub import missing_package
+
+
+class TransformersBackbone(Backbone):
+    """A model of transformers as a feature network."""
+
+    def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
+        try:
+            with _quiet():
+                from transformers import MODEL_MAPPING, AutoModel
+        except ImportError:
+            raise missing_package("hf", "transformers") from None
+        described = self._described(config)
+        if type(described) not in MODEL_MAPPING:
+            raise UserError(f"{self.name}: transformers has no model for it: choose another", argument="network")
+        with _quiet():
+            kind = MODEL_MAPPING[type(described)]
+            kind = kind[0] if isinstance(kind, (tuple, list)) else kind
+            if getattr(kind, "main_input_name", "") != "pixel_values":
+                raise UserError(f"{self.name} does not read images: choose an image model", argument="network")
+            further: dict[str, Any] = {"attn_implementation": "sdpa"} if getattr(kind, "_supports_sdpa", False) else {}
+            self.own_is_dense = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+            if self.own_is_dense:
+                further["add_pooling_layer"] = pooling == "pooler"
+            model: nn.Module = AutoModel.from_config(described, **further)
+        size = getattr(described, "image_size", None)
+        own = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+        resized = own != self.shape[1:] and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+        self.options: dict[str, Any] = {"interpolate_pos_encoding": True} if resized else {}
+        return model
+
+    def _described(self, config: Mapping[str, Any]) -> Any:
+        """The configuration of the image model, without dropout."""
+        from transformers import CONFIG_MAPPING
+
+        kind = config.get("model_type")
+        if kind not in CONFIG_MAPPING:
+            raise UserError(
+                f"{self.name}: its {kind!r} is unknown to the installed transformers, and no other code is executed",
+                argument="network",
+            )
+        described = CONFIG_MAPPING[kind].from_dict(dict(config))
+        described = getattr(described, "vision_config", described)
+        for name, value in described.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(described, name, 0.0)
+        return described
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        made = self.model(pixel_values=x, **self.options)
+        return made.last_hidden_state, getattr(made, "pooler_output", None)
+
+    def count_prefix(self, tokens: Tensor) -> tuple[int, tuple[int, int]]:
+        patch = getattr(self.model.config, "patch_size", None)
+        height, width = patch if isinstance(patch, (tuple, list)) else (patch, patch)
+        rows, columns = self.shape[1] // (height or 1), self.shape[2] // (width or 1)
+        prefix = tokens.shape[1] - rows * columns
+        return (prefix, (rows, columns)) if prefix >= 0 else (0, (0, 0))
+
+    def use_plain_attention(self) -> None:
+        if getattr(self.model, "_supports_sdpa", False):
+            self.model.set_attn_implementation("eager")
+
+    @torch.no_grad()
+    def attentions(self, x: Tensor) -> list[Tensor]:
+        if "sdpa" not in (used := str(self.model.config._attn_implementation)) and used != "eager":
+            return []
+        self.model.set_attn_implementation("eager")
+        try:
+            made = self.model(pixel_values=x, output_attentions=True, **self.options)
+        finally:
+            self.model.set_attn_implementation(used)
+        count = self.prefix + self.grid[0] * self.grid[1]
+        found = [one for one in getattr(made, "attentions", None) or () if one is not None]
+        return found if found and all(one.shape[::2] == (len(x), count) for one in found) else []
+
+    def load(self, folder: Path) -> None:
+        further = {"add_pooling_layer": self.pooling == "pooler"} if self.own_is_dense else {}
+        try:
+            with _quiet():
+                loaded, info = type(self.model).from_pretrained(
+                    folder,
+                    config=self.model.config,
+                    use_safetensors=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    **further,
+                )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"the weights in {folder} cannot be loaded: {reason}", argument="network") from None
+        if missing := sorted(info["missing_keys"]):
+            raise UserError(
+                f"{folder} lacks {len(missing)} weights of {self.name}, e.g. {missing[0]}", argument="network"
+            )
+        self.model.load_state_dict(loaded.state_dict())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences messages of transformers about packages and weights that are not needed here, and its progress bars."""
+    log = logging.getLogger("transformers")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        from transformers.utils import logging as bars
+
+        shown = bars.is_progress_bar_enabled()
+        bars.disable_progress_bar()
+        try:
+            yield
+        finally:
+            if shown:
+                bars.enable_progress_bar()
+    finally:
+        log.setLevel(level)
