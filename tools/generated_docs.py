@@ -34,7 +34,9 @@ OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
     *(validation, robustness),
 )
 OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
-OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks, speed, costs, serving, calibration, metric_costs)
+OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(
+    bench, attacks, speed, costs, serving, calibration, metric_costs
+)
 
 
 def answer(root: Path, words: str, library: Library | None = None) -> str:

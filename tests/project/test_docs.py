@@ -59,6 +59,11 @@ def commands(text: str) -> Iterator[list[str]]:
             yield words
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 @contextmanager
 def background(words: list[str], port: int) -> Iterator[None]:
     """A server of ours, ready to answer, within the context; it must end well when it is asked to."""
@@ -163,8 +168,7 @@ def test_every_block_runs(
         make_folder(tmp_path / name, count=8, seed=seed)
     make_folder(tmp_path / "new_camera", ["."], ["."], count=30, suffix=".jpg")
     namespace: dict[str, object] = {"__name__": "docs"}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with ExitStack() as servers:
         for block in todo:
             text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
@@ -208,7 +212,7 @@ def traps(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("quick_workers")
-def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_model(
+def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_server(
     traps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its commands verbatim, after the table is made; the check names what is wrong with it."""
@@ -216,12 +220,11 @@ def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_mo
     monkeypatch.chdir(traps)
     monkeypatch.setenv("DOMAINWISE_DATA", str(traps / "root"))
     monkeypatch.setenv("DOMAINWISE_CACHE", str(traps / ".cache"))
-    ran = []
-    for block in blocks(ROOT / "docs" / "tutorial-tables.md"):
-        for words in commands(block.text) if block.kind == "bash" else ():
+    port, ran = free_port(), []
+    shell = "".join(one.text for one in blocks(ROOT / "docs" / "tutorial-tables.md") if one.kind == "bash")
+    with ExitStack() as servers:
+        for words in commands(shell.replace("127.0.0.1:8000", f"127.0.0.1:{port}")):
             capsys.readouterr()
-            if words[:4] == MADE_BY_THE_TUTORIAL:
-                continue
             ran.append(words[1])
             if words[1:3] == ["data", "check"]:
                 with pytest.raises(SystemExit) as stop:
@@ -232,9 +235,11 @@ def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_mo
                 (copy,) = [line for line in told["warnings"] if "several" in line]  # that within a burst cannot leak
                 assert copy.startswith("1 image in several domains: an unseen domain whose images are trained on")
                 assert "000.png" in copy and "040.png" in copy
-                continue
-            run_command(words, capsys)
-    assert {"train", "compare", "predict", "evaluate"} <= set(ran)
+            elif words[-1] == "&":
+                servers.enter_context(background(words[:-1], port))
+            elif words[:4] != MADE_BY_THE_TUTORIAL:
+                run_command(words, capsys)
+    assert {"train", "compare", "predict", "evaluate", "serve"} <= set(ran)
     model = load_model(Path("model"))
     assert model.classes == ("deer", "fox") and model.card.calibration is not None
     assert model.card.training["run"]["balance"] == "class" and "bursts=30s" in model.card.training["run"]["dataset"]
