@@ -128,7 +128,7 @@ def make_model(
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
         {**training, "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()}},
-        versions(),
+        versions(run.network),
         members,
         window=environments.window,
         architecture=configuration(run.network) if is_hub(run.network) else {},

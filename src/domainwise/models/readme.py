@@ -15,7 +15,9 @@ from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
 from domainwise.models.unseen import describe_estimate
+from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
+from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.runs import WeightsReference
 
 FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
@@ -87,5 +89,8 @@ def _made(card: Card) -> str:
         facts.append(f"run {card.training.get('id', '')} on {run['dataset']}, {run.get('steps')} steps")
     if file := WeightsReference.parse(str(run.get("weights", ""))).file:
         licences = [one.licence for one in WEIGHTS.values() if one.file == Path(file).name]
-        facts.append(f"starts from {Path(file).name}, licence: {next(iter(licences), 'unknown')}")
+        name, licence = Path(file).name, next(iter(licences), "unknown")
+        if is_hub(file):
+            name, licence = network_title(file), hub.licence(file) or "unknown"
+        facts.append(f"starts from {name}, licence: {licence}")
     return "\n".join(f"- {escaped(fact)}" for fact in facts) + "\n"

@@ -195,10 +195,13 @@ def known_names(pattern: str) -> dict[str, str]:
     return names | families
 
 
-def licence(found: Path) -> str:
-    """The licence that a repository's README states; empty if it states none."""
-    readme = found / "README.md"
-    text = files.read(readme, limit=LARGEST).decode(errors="replace") if readme.is_file() else ""
+def licence(network: str) -> str:
+    """The licence that a backbone's README states; empty if it states none or is not here."""
+    name = HubName.parse(network)
+    found = name.folder or cached(name)
+    readme = (found or Path()) / "README.md"
+    known = found is not None and readme.is_file()
+    text = files.read(readme, limit=LARGEST).decode(errors="replace") if known else ""
     front = text.split("---")[1].splitlines() if text.startswith("---") and text.count("---") > 1 else []
     return next((line.partition(":")[2].strip() for line in front if line.startswith("license:")), "")
 
