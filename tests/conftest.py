@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from browser import Browser
 from commands import Command, commands
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import plugins
@@ -32,6 +33,13 @@ def decode_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if "DOMAINWISE_CACHE" not in os.environ:
             patch.setenv("DOMAINWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    one = Browser(tmp_path_factory.mktemp("profile"))
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

@@ -107,3 +107,57 @@ def sentence(results: Results, name: str) -> str:
     if averages.get(name) is None or averages.get("ERM") is None:
         return table.sentence(name)
     return f"On unseen domains {name} reaches {averages[name]} %, ERM {averages['ERM']} %. {table.sentence(name)}"
+
+
+def serving(root: Path, file: str) -> str:
+    """A server under load: answers, times and memory, of every network that was measured."""
+    record = json.loads((root / "bench" / file).read_text())
+    rows = []
+    for name, found in record["networks"].items():
+        load, network = found["load"], name.replace(":", ", ") + " pixels"
+        memory, seconds = load["memory_megabytes"], load["seconds"]
+        refused = sum(count for what, count in load["answers"].items() if what.endswith((" 429", " 503")))
+        errors = sum(sum(found[phase]["errors"].values()) for phase in ("load", "killed", "stopped"))
+        rows.append(
+            [
+                network,
+                f"{sum(load['answers'].values()):,}",
+                f"{100 * refused / sum(load['answers'].values()):.0f} %",
+                str(errors),
+                f"{load['images_per_second']:,.0f}",
+                f"{seconds['median']:.2f} / {seconds['p99']:.2f}",
+                f"{memory['second quarter']} / {memory['last quarter']}",
+                f"{found['killed']['restart_seconds']:.0f}",
+            ]
+        )
+    headings = ("network", "answers", "503", "errors", "images per second", "seconds, median / p99")
+    more = ("MiB, second / last quarter", "seconds from kill -9 to answers")
+    load = record["load_average_before"][0]
+    caption = (
+        f"{record['clients']} clients for {record['seconds']:.0f} s on {record['cores']} cores that clients and other "
+        f"work shared (load average before: {load}), torch {record['torch']}, {record['date']}: "
+        "`python benchmarks/serving.py`. An error is anything but an answer, 503, or 4xx for bad input."
+    )
+    return f"{Table((*headings, *more), rows).markdown_rows()}\n\n{caption}"
+
+
+def calibration(root: Path, file: str) -> str:
+    """What calibration on other domains is worth on a domain that neither it nor the model has seen."""
+    record = json.loads((root / "bench" / file).read_text())
+    rows = []
+    for domain, found in record["domains"].items():
+
+        def mean(name: str, trials: Sequence[Mapping[str, float]] = found["trials"]) -> float:
+            return sum(trial[name] for trial in trials) / len(trials)
+
+        names = ("accuracy", "ece_before", "ece_after", "sets_90_coverage")
+        percents = [f"{100 * mean(name):.1f}" for name in names]
+        answered = f"{100 * mean('coverage_50_answered'):.1f} / {100 * mean('coverage_50_error'):.1f}"
+        rows.append([domain, *percents, f"{mean('sets_90_size'):.1f}", answered])
+    headings = ("unseen domain", "accuracy", "calibration error before", "after", "coverage of 90 % sets")
+    more = ("classes in a set", "answered / wrong of these, coverage=0.5")
+    caption = (
+        f"Per cent; {record['data']}, a linear probe on frozen features, mean of "
+        f"{len(next(iter(record['domains'].values()))['trials'])} trials: `python benchmarks/calibration.py`."
+    )
+    return f"{Table((*headings, *more), rows).markdown_rows()}\n\n{caption}"

@@ -85,6 +85,8 @@ def base(workspace: Path) -> dict[str, tuple[str, ...]]:
         "data cache list": (),
         "data cache clear": ("--yes",),
         "calibrate": ("model", "--data", data),
+        "serve": ("model", "--sets", "0.9", "--abstain", "risk=0.05"),  # refused: the model is not calibrated
+        "dfr": ("model", "--data", data, "--out", "out"),
         "features": (data, "--network", "small-cnn", "--weights", "model/model.safetensors", "--image-size", "8",
                      "--device", "cpu", "--out", "out"),
         "weights list": (),

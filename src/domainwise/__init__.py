@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from domainwise.data.environments import Environments
     from domainwise.data.find import load_dataset
     from domainwise.engine.train import Interrupted, TrainingResult
+    from domainwise.models.calibrate import calibrate
     from domainwise.models.combine import ensemble, soup
     from domainwise.models.compare import compare
+    from domainwise.models.dfr import dfr
     from domainwise.models.estimator import DomainGeneralizer
     from domainwise.models.features import extract_features
     from domainwise.models.fit import fit
@@ -50,8 +52,10 @@ _HOMES = {
     "data.environments": ("Environments",),
     "data.find": ("load_dataset",),
     "engine.train": ("Interrupted", "TrainingResult"),
+    "models.calibrate": ("calibrate",),
     "models.combine": ("ensemble", "soup"),
     "models.compare": ("compare",),
+    "models.dfr": ("dfr",),
     "models.estimator": ("DomainGeneralizer",),
     "models.features": ("extract_features",),
     "models.fit": ("fit",),
@@ -121,8 +125,10 @@ __all__ = [
     "UniformInteger",
     "UserError",
     "algorithm",
+    "calibrate",
     "compare",
     "dataset",
+    "dfr",
     "ensemble",
     "extract_features",
     "fit",

@@ -78,8 +78,10 @@ def test_mixup(alpha: float) -> None:
     same_course("Mixup", descending(mixup), alpha=alpha)
 
 
+@pytest.mark.parametrize("tested", [0, 1, 2])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_mldg(decay: float) -> None:
+def test_mldg(decay: float, tested: int) -> None:
+    """In a ring, or tested on the last domains of the random order, each of the others on one of them in turn."""
     stream = noise()
 
     def reference(twin: Algorithm) -> Step:
@@ -88,8 +90,8 @@ def test_mldg(decay: float) -> None:
 
         def step(x: Tensor, y: Tensor, number: int) -> Tensor:
             ring, total, loss = shuffled(len(x), stream), [torch.zeros_like(p) for p in parameters], 0.0
-            for place, i in enumerate(ring):
-                j = ring[(place + 1) % len(ring)]
+            for place, i in enumerate(ring[: len(ring) - tested]):
+                j = ring[len(ring) - tested + place % tested] if tested else ring[(place + 1) % len(ring)]
                 near = risk(twin.network, x[i], y[i])
                 gradients = torch.autograd.grad(near, parameters)
                 clone = copy.deepcopy(twin.network)
@@ -103,7 +105,7 @@ def test_mldg(decay: float) -> None:
 
         return step
 
-    same_course("MLDG", reference, beta=2.5, weight_decay=decay)
+    same_course("MLDG", reference, beta=2.5, weight_decay=decay, **({"meta_test": tested} if tested else {}))
 
 
 def batch_norm(norm: nn.BatchNorm2d, h: Tensor) -> Tensor:

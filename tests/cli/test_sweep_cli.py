@@ -10,6 +10,7 @@ from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.plan import plan_sweep, planned_runs, saved_plans
+from domainwise.sweeps.presets import PRESETS
 from small_datasets import write_mnist
 
 SMALL = ("--steps", "4", "--evaluate-every", "2", "--hparam", "batch_size=4")
@@ -85,6 +86,31 @@ def test_failures_are_listed_with_reason_and_tried_again_when_asked(domainwise: 
     assert domainwise(*command, "--retry")[0] == 0
     assert folder.status() is not None and folder.status().status == "done"
     assert RunFolder.at(folder.path).run == run, "what does not describe the run is written again"
+
+
+def test_a_preset_trains_what_is_here_until_its_time_is_up(
+    domainwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "domainbed", ("BackgroundDigits", "PACS"))
+    study = ("sweep", "--preset", "domainbed", "--algorithms", "ERM", "--hparams", "1", "--trials", "1", "--steps", "3")
+    study = (*study, "--hparam", "batch_size=4", "--device", "cpu", "--workers", "1", "--out", tmp_path / "runs")
+    estimated = domainwise(*study, "--data-root", tmp_path, "--dry-run")
+    words = " ".join(estimated.out.split())
+    assert "4 runs, 4 still to do: about" in words and "ERM, times the passes of each algorithm" in words
+    assert "left out: PACS: PACS not found" in " ".join(estimated.err.split())
+    stopped = domainwise(*study, "--data-root", tmp_path, "--time-limit", "1s")
+    assert stopped.status == 0 and "the same command continues" in " ".join(stopped.err.split())
+    told = domainwise(*study, "--data-root", tmp_path, "--json")
+    assert told.status == 0 and json.loads(told.out)["standing"]["done"] == 4
+    assert domainwise(*study, "--dataset", "PACS").is_one_line_error
+    assert domainwise(*study, "--time-limit", "soon").is_one_line_error
+
+
+def test_pairs_name_the_methods_that_cannot_use_them(domainwise: Command) -> None:
+    sweep = ("sweep", "--dataset", "ColoredMNIST-embedded", "--hparams", "1", "--pairs", "--dry-run", "--json")
+    told = domainwise(*sweep, "--algorithms", "ERM,VREx")
+    assert told.status == 0 and "VREx needs more training domains than a pair leaves" in " ".join(told.err.split())
+    assert json.loads(told.out)["runs"] == (3 + 3 + 3) * 3
 
 
 def test_single_source_and_pairs(domainwise: Command, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_from_check_to_predictions(traps: Path, domainwise: Command) -> None:
     assert "left out 1 row whose files are missing" in trained.err
 
     counts = load_model(traps.parent / "runs/train").card.training["counts"]
-    assert counts == {"A": {"deer": 12, "fox": 3}, "B": {"deer": 12, "fox": 3}}, "without what is held out, burst by burst"
+    assert counts == {"A": {"deer": 12, "fox": 3}, "B": {"deer": 12, "fox": 3}}, "without held-out bursts"
     evaluated = domainwise("evaluate", "runs/train", "--data", traps, *reading, "--skip-bad", "--json")
     assert evaluated.status == 0 and set(json.loads(evaluated.out)["domains"]) >= {"C"}
     predicted = domainwise("predict", "runs/train", "images")

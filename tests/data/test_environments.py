@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from domainwise.core.errors import UserError
@@ -53,35 +51,6 @@ def test_splits_depend_on_trial_and_domain_only() -> None:
     assert torch.equal(first, data.split("scene1", 0)["out"])
     assert set(first.tolist()) != set(data.split("scene1", 1)["out"].tolist())
     assert set(first.tolist()) != set((data.split("scene2", 0)["out"] - 1250).tolist())
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.data())
-def test_a_group_is_never_in_two_splits(data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(2, 60), min_size=1, max_size=4))
-    total = sum(sizes)
-    groups = np.array(data.draw(st.lists(st.integers(0, max(1, total // 3)), min_size=total, max_size=total)))
-    labels = np.array(data.draw(st.lists(st.integers(0, 3), min_size=total, max_size=total)))
-    domains = np.repeat(np.arange(len(sizes)), sizes)
-    images = torch.zeros(total, 1, 1, 1, dtype=torch.uint8)
-    named = {f"d{number}": size for number, size in enumerate(sizes)}
-    made = Environments.from_images(images, torch.from_numpy(labels), named, name="groups", classes=tuple("abcd"))
-    environments = replace(made, groups=torch.from_numpy(groups))
-    splits: dict[str, set[int]] = {"in": set(), "out": set()}
-    for number, domain in enumerate(environments.domains):
-        if len(set(groups[domains == number])) < 2:
-            with pytest.raises(UserError, match="needs at least two groups"):
-                environments.split(domain, 0)
-            continue
-        try:
-            split = environments.split(domain, 0)
-        except UserError:  # all its groups are held out for the sake of other domains that share them
-            assert len(set(groups[domains == number]) & set(groups[domains != number]))
-            continue
-        assert torch.equal(torch.cat(list(split.values())).sort().values, environments.rows(domain))
-        for name, rows in split.items():
-            splits[name] |= set(groups[rows.numpy()].tolist())
-    assert not splits["in"] & splits["out"]
 
 
 def test_held_out_groups_keep_the_share_of_every_class() -> None:

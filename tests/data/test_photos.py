@@ -13,7 +13,7 @@ from PIL import Image
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.data.sources import nico, terra
+from domainwise.data.sources import domain_net, nico, terra
 from domainwise.data.sources.image_files import in_class_folders
 from domainwise.nets import NETWORKS
 from domainwise.protocol.runs import Run
@@ -21,7 +21,7 @@ from domainwise.protocol.selection import RULES
 from domainwise.sweeps.plan import plan_sweep
 from small_datasets import REAL, plain_picture, shade, write_terra
 
-IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "NICO", "MixedSame")
+IMAGE_DATASETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet", "SVIRO", "NICO", "MixedSame")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,8 @@ def write(name: str, root: Path) -> None:
         class_folders(root, folders, [f"{i:02}_{c}" for i, c in enumerate(data.classes)], ".JPEG")
     elif name == "TerraIncognita":
         class_folders(root / "terra_incognita", [f"location_{place}" for place in terra.LOCATIONS], data.classes)
+    elif name == "SVIRO":
+        class_folders(root / "sviro", data.domains, [str(number) for number in range(7)], ".png")
     else:
         home = {"PACS": "PACS/kfold", "VLCS": "VLCS", "OfficeHome": "office_home"}[name]
         class_folders(root / home, data.domains, data.classes)
@@ -72,7 +74,7 @@ def check_shades(data: Environments) -> None:
         assert (red - expected).abs().max() <= 1, domain
 
 
-@pytest.mark.parametrize("name", IMAGE_DATASETS)
+@pytest.mark.parametrize("name", [name for name in IMAGE_DATASETS if name != "DomainNet"])
 def test_a_published_layout_is_read(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(name, tmp_path)
     known = DATASETS[name]
@@ -93,6 +95,8 @@ def test_a_published_layout_is_read(name: str, tmp_path: Path, caplog: pytest.Lo
         ("VLCS", 4, 5, 10_729),
         ("OfficeHome", 4, 65, 15_588),
         ("TerraIncognita", 4, 10, 24_788),
+        ("DomainNet", 6, 345, 586_575),
+        ("SVIRO", 10, 7, 56_000),
         ("NICO", 4, 2, 4_080),
         ("MixedSame", 2, 9, 8_370),
     ],
@@ -102,13 +106,13 @@ def test_the_facts_of_the_protocol(name: str, domains: int, classes: int, images
     assert (len(data.domains), len(data.classes), data.source and data.source.images) == (domains, classes, images)
     assert data.steps == 5001 and data.scale == "image" and data.shape == (3, 224, 224) and data.resizable
     assert data.network in NETWORKS and data.selection in RULES
-    assert data.evaluate_every == (200 if name == "NICO" else 300)
+    assert data.evaluate_every == {"NICO": 200, "DomainNet": 1000}.get(name, 300)
     if name == "NICO":
         assert (data.held_out, data.selection, data.network) == (0.0, "validation-domain", "resnet18-scratch")
         assert data.augmentation == "oodbench"
     else:
         assert (data.held_out, data.selection, data.augmentation) == (0.2, "training-domain", "domainbed")
-    if classes != 9:
+    if name not in ("MixedSame", "SVIRO"):
         assert list(data.classes) == sorted(data.classes), "labels are in the order of the sorted folders"
 
 
@@ -146,6 +150,16 @@ def test_office_home_knows_its_fourth_domain_by_every_name(tmp_path: Path, folde
     known = DATASETS["OfficeHome"]
     class_folders(tmp_path / "OfficeHomeDataset_10072016", ["Art", "Clipart", "Product", folder], known.classes[:3])
     assert known.load(tmp_path, 8).domains == ("Art", "Clipart", "Product", "Real World")
+
+
+def test_domain_net_leaves_out_the_images_that_domainbed_leaves_out(tmp_path: Path) -> None:
+    known = DATASETS["DomainNet"]
+    class_folders(tmp_path / "domain_net", known.domains, known.classes[:2])
+    twice = f"real/{known.classes[0]}/pic_0.jpg"
+    (tmp_path / "domain_net" / domain_net.DUPLICATES).write_text(f"{twice}\nreal/gone.jpg\n")
+    data = known.load(tmp_path, 16)
+    assert dict(data.sizes) == dict.fromkeys(known.domains, 4) | {"real": 3}
+    check_shades(data)
 
 
 @pytest.mark.parametrize("name", IMAGE_DATASETS)

@@ -1,6 +1,8 @@
 """The weights of the step that training-domain validation selects: kept, exact after a resume, and used."""
 
+import gc
 import random
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,3 +140,14 @@ def test_damaged_best_weights_are_named(outcome: TrainingResult, tmp_path: Path)
         saved_weights(folder)
     folder.best_file.unlink()
     assert not saved_weights(folder).selected
+
+
+def test_a_training_that_has_ended_is_freed_at_once(tmp_path: Path) -> None:
+    """Not when Python next looks for cycles: on a GPU its memory is needed by the next training."""
+    gc.collect()
+    gc.disable()
+    try:
+        ended = weakref.ref(trained(plan("DAT", average="sma"), tmp_path).algorithm)
+        assert ended() is None
+    finally:
+        gc.enable()

@@ -103,6 +103,16 @@ def test_captured_schedules_and_clipping_equal_eager_ones(name: str) -> None:
     assert gap(captured, trained(plan(name), "eager").learned) > 1e-3, "the schedule made a difference"
 
 
+@pytest.mark.parametrize("name", ["ERM", "DAT"])
+def test_balanced_batches_are_captured_and_drawn_as_eagerly(name: str) -> None:
+    run = plan(name, balance="class", class_weights=(("0", 50.0),))
+    session, captured, _ = trained(run, "captured")
+    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+    assert gap(captured, trained(run, "eager").learned) < 1e-4
+    _, y = session.batches.draw()
+    assert float((y == 0).float().mean()) > 0.5
+
+
 def test_a_scheduled_training_continues_where_it_was() -> None:
     run = plan("ERM", lr_schedule="cosine", clip_gradient=0.1)
     first = trained(run, "captured", steps=30)
@@ -187,10 +197,10 @@ def test_averaged_weights_are_evaluated_by_replays(tmp_path: Path) -> None:
         evaluator = Evaluator(
             outcome.algorithm, data(), splits_to_evaluate(run, data()), run.train_domains, capture=False
         )
-        for part, (accuracy, loss) in evaluator().items():
+        for part, scores in evaluator().items():
             assert outcome.selected_average is not None
             found = {(r.domain, r.split): r for r in outcome.evaluation(outcome.selected_average, "ema")}[part]
-            assert (found.accuracy, found.loss) == pytest.approx((accuracy, loss), rel=1e-3, abs=1e-3)
+            assert (found.accuracy, found.loss) == pytest.approx((scores.accuracy, scores.loss), rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["ERM", "MTL"])

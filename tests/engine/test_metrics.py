@@ -1,5 +1,8 @@
 """The metrics of every evaluation, against scikit-learn and straight-line versions."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,9 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc
 
 from domainwise.engine import metrics
 from domainwise.engine.metrics import measure
+from domainwise.engine.train import train
+from domainwise.protocol.metrics import MEASURED
+from short_trainings import few, plan
 
 
 def straight_calibration_error(p: np.ndarray, y: np.ndarray) -> float:
@@ -29,6 +35,7 @@ def expected(p: np.ndarray, y: np.ndarray) -> list[float]:
         float(np.mean(areas)) if areas else np.nan,
         straight_calibration_error(p, y),
         recall_score(y, guesses, labels=present, average=None).min(),
+        np.inf,  # no groups
     ]
 
 
@@ -56,7 +63,7 @@ def test_many_splits_at_once_are_as_each_alone() -> None:
 
 
 def test_logits_that_are_no_numbers_do_not_stop_an_evaluation() -> None:
-    assert measure(torch.full((5, 3), torch.nan), torch.arange(5) % 3).shape == (1, 5)
+    assert measure(torch.full((5, 3), torch.nan), torch.arange(5) % 3).shape == (1, 6)
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes")
@@ -70,3 +77,31 @@ def test_a_few_classes_at_a_time_give_the_same_bits(monkeypatch: pytest.MonkeyPa
     whole = measure(p, y)
     monkeypatch.setattr(metrics, "AT_ONCE", 200)
     assert torch.equal(measure(p, y), whole)
+
+
+def test_the_worst_group_is_that_of_a_loop_over_groups_with_enough_samples() -> None:
+    luck = np.random.default_rng(4)
+    sizes = [300, 25, 40]
+    p, y = torch.rand(sum(sizes), 3), torch.from_numpy(luck.integers(0, 3, sum(sizes)))
+    groups = torch.from_numpy(np.concatenate([luck.integers(0, 9, 300), np.arange(25), np.repeat([0, 1], [31, 9])]))
+    right = (p.argmax(1) == y).numpy()
+    found = measure(p, y, sizes, groups)[:, MEASURED.index("worst_group")].tolist()
+    wanted, start = [], 0
+    for size in sizes:
+        of_split, of_right = groups[start : start + size].numpy(), right[start : start + size]
+        known = [of_right[of_split == g].mean() for g in set(of_split.tolist()) if (of_split == g).sum() >= 10]
+        wanted.append(min(known, default=np.inf))
+        start += size
+    assert found == pytest.approx(wanted) and wanted[1] == np.inf, "single samples have no accuracy to speak of"
+    without = measure(p, y, sizes)
+    assert torch.isinf(without[:, -1]).all() and torch.equal(without[:, :-1], measure(p, y, sizes, groups)[:, :-1])
+
+
+def test_a_training_records_the_worst_group_where_groups_are_known(tmp_path: Path) -> None:
+    data = few()
+    run = plan("ERM", batch_size=4)
+    grouped = replace(data, groups=torch.arange(len(data.labels)) // 12)
+    for one, known in ((data, False), (grouped, True)):
+        records = train(run, tmp_path / str(known), device="cpu", environments=one).records
+        assert any(record.worst_group is not None for record in records) == known
+    assert all(record.worst_group is None or record.worst_group <= record.accuracy + 0.5 for record in records)

@@ -1,4 +1,4 @@
-"""Backbones of timm, where it can be imported: its import needs a torchvision, which may not fit the installed torch."""
+"""Backbones of timm, where it can be imported: its import needs a torchvision that fits the installed torch."""
 
 import importlib.util
 import json

@@ -255,7 +255,11 @@ def test_get_fetches_by_checksum_and_list_shows_it(
     finally:
         server.shutdown()
         server.server_close()
-    for name, words in (("resnet19", "did you mean 'resnet18'"), ("resnet50-v1", "not published as a file")):
+    for name, words in (
+        ("resnet19", "did you mean 'resnet18'"),
+        ("resnet50-v1", "put yours into"),
+        ("resnet50-augmix", "put it from https://"),
+    ):
         assert exit_status("weights", "get", name) == 2 and words in capsys.readouterr().err
 
     save_file(tensors(), root / "mine.safetensors")

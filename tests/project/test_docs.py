@@ -1,19 +1,24 @@
 """Every code block of the documentation is executed, page by page, in an empty folder with small data.
 
 Commands run as written, with fewer steps, draws and trials appended (a repeated option takes its last value); fits in
-Python take fewer steps, too. Commands that install are not run: `make` prints its recipe, and pip's folder is checked.
+Python take fewer steps, too. A command that ends in & runs until the page ends, and its port is one that is free.
+Commands that install are not run: `make` prints its recipe, and pip's folder is checked.
 """
 
 import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -52,6 +57,26 @@ def commands(text: str) -> Iterator[list[str]]:
             yield words
 
 
+@contextmanager
+def background(words: list[str], port: int) -> Iterator[None]:
+    """A server of ours, ready to answer, within the context; it must end well when it is asked to."""
+    command = [sys.executable, "-m", *words, "--port", str(port), "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            until = time.monotonic() + 120
+            while True:
+                assert server.poll() is None and time.monotonic() < until, " ".join(words)
+                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as reply:
+                    assert reply.status == 200
+                    break
+                time.sleep(0.1)
+            yield
+            server.terminate()
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+
+
 def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """One line of a shell block: our own command in this process, anything else in one of its own."""
     settings = {}
@@ -72,6 +97,8 @@ def run_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         words[words.index("--nproc-per-node") + 1] = "2"
         smaller = shlex.split(f"{SMALLER['train']} --network mnist-cnn --image-size 28")
         words = [sys.executable, "-m", "torch.distributed.run", *words[1:], *smaller]
+    if words[0] == "curl":
+        words.insert(1, "--fail")
     if words[0] != "domainwise":
         subprocess.run(words, check=True, timeout=300)
         return
@@ -134,13 +161,20 @@ def test_every_block_runs(
         make_folder(tmp_path / name, count=8)
     make_folder(tmp_path / "new_camera", ["."], ["."], count=30, suffix=".jpg")
     namespace: dict[str, object] = {"__name__": "docs"}
-    for block in todo:
-        if block.kind == "python":
-            exec(compile(block.text, f"{page.name}", "exec"), namespace)
-            continue
-        for words in commands(block.text):
-            capsys.readouterr()
-            run_command(words, capsys)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with ExitStack() as servers:
+        for block in todo:
+            text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+            if block.kind == "python":
+                exec(compile(text, f"{page.name}", "exec"), namespace)
+                continue
+            for words in commands(text):
+                capsys.readouterr()
+                if words[-1] == "&":
+                    servers.enter_context(background(words[:-1], port))
+                else:
+                    run_command(words, capsys)
 
 
 def test_no_code_hides_in_indented_blocks() -> None:

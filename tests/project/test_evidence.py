@@ -15,6 +15,7 @@ from domainwise.protocol.records import PenaltyRecord
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.reports.paper_comparison import ComparedCell
 from domainwise.reports.publish import publish
+from domainwise.sweeps.published import read_published
 from evidence_tables import verdict
 from generated_docs import NO_BREAK, PLACE, answer, filled
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
@@ -40,6 +41,25 @@ def test_every_published_experiment_is_shown() -> None:
     shown = {word for words in places for word in re.findall(r"[\w-]+", words)}
     published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
     assert published <= shown
+
+
+def test_pacs_came_out_again_on_a_gpu() -> None:
+    """The lab page says: eight runs that two versions have trained have the same 240 accuracies and losses."""
+    first, second = (scores_of_training_weights(ROOT / "results" / name) for name in ("pacs", "pacs-averages"))
+    shared = first.keys() & second.keys()
+    assert len(shared) == 240 and all(first[key] == second[key] for key in shared)
+    assert len({run for run, *_ in shared}) == 8
+
+
+def scores_of_training_weights(folder: Path) -> dict[tuple[str, int, str, str], tuple[float, float]]:
+    """Accuracy and loss by the run without its average, step, domain and split."""
+    return {
+        (run.training_id, record.step, record.domain, record.split): (record.accuracy, record.loss)
+        for published in read_published(folder)
+        for run in (published.run,)
+        for record in published.records()
+        if record.average is None
+    }
 
 
 @pytest.fixture(scope="module")

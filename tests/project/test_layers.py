@@ -18,6 +18,7 @@ ROOMS = (
     "sweeps",
     "models",
     "analysis",
+    "serving",
     "paper",
     "reports",
     "cli",

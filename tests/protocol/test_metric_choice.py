@@ -81,7 +81,7 @@ def a_measured_run(folder: Path, algorithm: str, loss: float, trial: int = 0, un
     parts = [(d, "out") for d in run.train_domains] + [(unseen, "in"), (unseen, "out")]
     made.append(
         [
-            Record(run.id, 20, *part, 0.5, loss + trial / 100, 1.0, 0.7, None, 0.5, 0.25, 0.75, 0.125, 0.0)
+            Record(run.id, 20, *part, 0.5, loss + trial / 100, 1.0, 0.7, None, 0.5, 0.25, 0.75, 0.125, 0.0, 0.25)
             for part in parts
         ]
     )

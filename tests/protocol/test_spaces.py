@@ -48,8 +48,8 @@ def farthest_from_uniform(values: np.ndarray) -> float:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("trial", [0, 5])
 def test_draw_zero_is_the_defaults(name: str, scale: spaces.Scale, trial: int) -> None:
-    space = space_of(name, scale)
-    assert spaces.draw(space, 0, trial) == {key: parameter.default for key, parameter in space.items()}
+    space = spaces.recorded(space_of(name, scale))
+    assert spaces.draw(space_of(name, scale), 0, trial) == {key: parameter.default for key, parameter in space.items()}
 
 
 @pytest.mark.parametrize("name", EVERY)

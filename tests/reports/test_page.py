@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from html import escape as html_escape
 from pathlib import Path
@@ -180,7 +179,14 @@ def test_commands_make_the_same_plan_and_the_same_run(tmp_path: Path, monkeypatc
             main(shlex.split(command)[1:])
 
     facts: dict[str, Any] = {"steps": 41, "test_domains": ("-90%",), "pairs": True, "hparams": {"eps": 2.0}}
-    recipe = {"start": "probe", "freeze": "features", "lr_schedule": "cosine", "early_stop": 3, "clip_gradient": 0.5}
+    recipe: dict[str, Any] = {
+        "start": "probe",
+        "freeze": "features",
+        "lr_schedule": "cosine",
+        "early_stop": 3,
+        "clip_gradient": 0.5,
+    }
+    recipe |= {"balance": "class", "class_weights": (("5-9", 2.5),)}
     facts |= recipe
     plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), trials=1, precision="bf16", space="paper", **facts)
     for precision in ("bf16", "fp32"):
@@ -255,13 +261,6 @@ VISIBLE_NUMBERS = SHOWN.format(".accuracies .number")
 VISIBLE_METHODS = SHOWN.format(".accuracies tbody th")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 IMAGES = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    one = Browser(tmp_path_factory.mktemp("profile"))
-    yield one
-    one.close()
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,7 @@ class Browser:
         self._buffer, self._number = b"", 0
         self.complaints: list[str] = []
         self.events: list[str] = []
+        self._own: tuple[str, ...] = ()  # how the addresses begin that a page may ask for
         self._session: str | None = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -103,11 +104,13 @@ class Browser:
             self.complaints.append(json.dumps(facts["args"]))
         elif event == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
             self.complaints.append(json.dumps(facts["entry"]))
-        elif event == "Network.requestWillBeSent" and not facts["request"]["url"].startswith(("file:", "data:")):
+        elif event == "Network.requestWillBeSent" and not facts["request"]["url"].startswith(self._own):
             self.complaints.append(f"asked the network for {facts['request']['url']}")
 
-    def open(self, path: Path, *, width: int = 1440, height: int = 900, dark: bool = False) -> float:
-        """Shows a file and waits until it has loaded; returns the seconds that took."""
+    def open(self, page: Path | str, *, width: int = 1440, height: int = 900, dark: bool = False) -> float:
+        """Shows a file, or what a server has at a URL, and waits until it has loaded; returns the seconds that took."""
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self._own = ("file:", "data:", f"blob:{page}", f"{page}/") if isinstance(page, str) else ("file:", "data:")
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -116,7 +119,7 @@ class Browser:
         self.complaints.clear()
         self.events.clear()
         started = time.monotonic()
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=url)
         while "Page.loadEventFired" not in self.events:
             self._receive()
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
@@ -141,6 +144,27 @@ class Browser:
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+
+    def choose(self, selector: str, *files: Path) -> None:
+        """Puts files into an input, as its dialogue does."""
+        root = self.send("DOM.getDocument")["root"]["nodeId"]
+        node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.send("DOM.setFileInputFiles", nodeId=node, files=[str(file.resolve()) for file in files])
+
+    def drop(self, selector: str, *files: Path) -> None:
+        """Drags files over an element and lets them go there."""
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        x, y = self.evaluate(f"[{box}.x + 20, {box}.y + 20]")
+        data = {"items": [], "files": [str(file.resolve()) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.send("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
+    def wait(self, condition: str) -> None:
+        """Until an expression in the page is true."""
+        until = time.monotonic() + PATIENCE
+        while not self.evaluate(condition):
+            assert time.monotonic() < until, f"never: {condition}"
+            time.sleep(0.02)
 
     def press(self, key: str, code: int) -> None:
         for kind in ("rawKeyDown", "char", "keyUp"):

@@ -116,6 +116,15 @@ def test_every_method_is_tried_on_backgrounds() -> None:
     assert sorted(tried) == sorted(set(ALGORITHMS) - UNTRIED) and set(ALGORITHMS) > UNTRIED
 
 
+@pytest.mark.parametrize("name", ["rotated-all", "cmnist-all"])
+def test_every_method_is_tried_at_its_defaults(name: str) -> None:
+    from domainwise.algorithms import ALGORITHMS
+
+    sweeps = [words for words in recipe(f"reproduce-{name}") if words[0] == "sweep"]
+    tried = [method for words in sweeps for method in words[words.index("--algorithms") + 1].split(",")]
+    assert sorted(tried) == sorted(ALGORITHMS) and not any("--hparam" in words for words in sweeps)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
     from domainwise.sweeps.plan_run import search_space

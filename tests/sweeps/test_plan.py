@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import combinations
@@ -89,6 +90,14 @@ def test_pairs_add_every_two_domains_once(dataset: str, domains: tuple[str, ...]
         assert set(run.train_domains) == set(domains) - set(run.test_domains)
 
 
+def test_pairs_of_three_domains_are_planned_for_methods_that_need_one() -> None:
+    plan = plan_sweep("ColoredMNIST", ("ERM", "MLDG"), draws=1, trials=2, pairs=True)
+    counts = Counter((run.algorithm, len(run.test_domains)) for run in plan.runs())
+    assert counts == {("ERM", 1): 6, ("ERM", 2): 6, ("MLDG", 1): 6} and plan.without_pairs == ("MLDG",)
+    assert plan_sweep("ColoredMNIST", ("MLDG",), draws=1, trials=1).without_pairs == ()
+    assert scenes("ERM", "MLDG", pairs=True).without_pairs == ()
+
+
 def test_pairs_of_chosen_domains_are_those_that_judge_them() -> None:
     runs = scenes(test_domains=("scene2",), pairs=True).runs()
     assert {run.test_domains for run in runs[1:]} == {("scene1", "scene2"), ("scene2", "scene3"), ("scene2", "scene4")}
@@ -126,7 +135,7 @@ def test_a_domain_with_another_role_is_not_tested_on(fixed_roles: Dataset, domai
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_draw_zero_is_the_defaults_and_every_draw_has_the_algorithms_own_names(algorithm: str) -> None:
-    space = search_space(algorithm, "small")
+    space = spaces.recorded(search_space(algorithm, "small"))
     plan = scenes(algorithm, draws=4, trials=2)
     for run in plan.runs():
         assert list(run.hparams) == list(space)
@@ -367,7 +376,6 @@ def test_equal_plans_have_equal_ids() -> None:
         ({"hparams": {"batch_size": 0}}, "batch_size=0 must be at least 1"),
         ({"hparams": {"bacth_size": 8}}, "unknown hyper-parameter .*'bacth_size'.*'batch_size'"),
         ({"algorithms": ("VREx",), "setting": "single"}, "VREx needs at least 2 training domains; 1 left"),
-        ({"algorithms": ("MLDG",), "dataset": "ColoredMNIST", "pairs": True}, "MLDG needs at least 2 training domains"),
     ],
 )
 def test_impossible_plans(wrong: dict[str, Any], complaint: str) -> None:
@@ -392,3 +400,29 @@ def test_the_soup_space_draws_mild_values_from_one_start() -> None:
     plain = scenes("ERM", draws=2, test_domains=["scene1"]).runs()
     assert not {run.id for run in plain} & {run.id for run in runs["small"]}
     assert "shared_start" not in plain[0].describe() and "shared_start" not in Plan("PACS", ("ERM",)).describe()
+
+
+def test_the_space_of_2024_has_domainbeds_newer_defaults() -> None:
+    runs = plan_sweep(
+        "VLCS", ("ERM", "MLDG"), draws=30, trials=1, space="domainbed-2024", weights="augmix.pth#0123456789abcdef"
+    ).runs()
+    assert {(run.network, run.variant) for run in runs} == {("resnet50-augmix-live", "2024")}
+    mldg = [run for run in runs if run.algorithm == "MLDG"]
+    assert mldg[0].hparams["meta_test"] == 2 and {run.hparams["meta_test"] for run in mldg} == {1, 2}
+    erm = plan_sweep("VLCS", ("ERM",), draws=30, trials=1).runs()
+    assert [run.hparams for run in runs if run.algorithm == "ERM"] == [run.hparams for run in erm], (
+        "all else is the same"
+    )
+    own = plan_sweep("VLCS", ("ERM",), draws=1, trials=1, space="domainbed-2024", network="resnet18").runs()
+    assert {run.network for run in own} == {"resnet18"}
+    small = plan_sweep("ColoredMNIST", ("MLDG",), draws=1, trials=1, space="domainbed-2024").runs()
+    assert {run.network for run in small} == {"mnist-cnn"}
+
+
+def test_a_setting_that_was_added_later_is_no_part_of_earlier_runs() -> None:
+    """At its default the values, and so the identity, are those of earlier versions."""
+    plain, named = (plan_run("PACS", "MLDG", "photo", hparams=given) for given in ({}, {"meta_test": 0}))
+    assert plain.id == named.id and "meta_test" not in plain.hparams
+    assert plan_run("PACS", "MLDG", "photo", hparams={"meta_test": 1}).hparams["meta_test"] == 1
+    with pytest.raises(UserError, match=r"meta_test=1.5 must be a whole number"):
+        plan_run("PACS", "MLDG", "photo", hparams={"meta_test": 1.5})

@@ -144,6 +144,27 @@ def test_csv_reads_back() -> None:
                     assert shown == (str(gap.mean), error, str(gap.n), str(gap.p), gap.verdict)
 
 
+def test_a_column_that_a_rule_cannot_judge_stays_and_says_so(tmp_path: Path) -> None:
+    """Leave-one-domain-out has the pairs that it needs for one domain, but not for the others."""
+    for test in [*((colour,) for colour in COLOURS), *((COLOURS[0], other) for other in COLOURS[1:])]:
+        for algorithm in ("ERM", "DAT"):
+            write_done_run(tmp_path, colours(algorithm, test), 0.7)
+    rule = "leave-one-domain-out"
+    (found,) = tables(collect(tmp_path), rule)
+    assert found.columns == tuple(map(Column, COLOURS))
+    for row in found.rows:
+        assert set(row.cells) == {Column(COLOURS[0])} and row.average is None
+        assert row.not_judged == (Column(COLOURS[1]), Column(COLOURS[2]))
+    assert fields(found.as_table().markdown().splitlines()[4])[2:5] == ["not judged", "not judged", "not run"]
+    words = (
+        f"no run has what {rule} validation needs on {COLOURS[1]} (all methods), {COLOURS[2]} (all methods): no average"
+    )
+    assert words in found.caption and "differences are over the rest alone" in found.caption
+    assert found.as_json()["rows"][0]["not_judged"] == list(COLOURS[1:])
+    (everything,) = tables(collect(tmp_path), "training-domain")
+    assert "no run has what" not in everything.caption and all(not row.not_judged for row in everything.rows)
+
+
 # the command
 
 

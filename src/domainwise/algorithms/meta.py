@@ -11,7 +11,7 @@ from domainwise.algorithms.base import LARGEST_BATCH, algorithm, batch_size
 from domainwise.algorithms.risk import ERM
 from domainwise.core.errors import UserError
 from domainwise.nets.modes import frozen_running_stats
-from domainwise.protocol.spaces import Fixed, LogUniform
+from domainwise.protocol.spaces import Added, Fixed, LogUniform
 
 
 @algorithm
@@ -21,14 +21,40 @@ class MLDG(ERM):
     theta' is theta after one fresh Adam step on R_i.
 
     Paper: Li et al. 2018, https://arxiv.org/abs/1710.03463.
-    Note: first order, with a random ring of (meta-train, meta-test) pairs every step, as in DomainBed; unlike there,
-    BatchNorm learns from the meta-train passes. The loss returned is mean R_i + beta R_j.
+    Note: first order, with a random ring of (meta-train, meta-test) pairs every step, as in DomainBed until April 2022.
+    With `meta_test` = k it is as in DomainBed since: every step draws k domains for the test, and each of the others is
+    paired with one of them, in turn; the sum is still divided by the number of domains. Unlike in DomainBed BatchNorm
+    learns from the meta-train passes. The loss returned is mean R_i + beta R_j.
     Try it: with many training domains.
     """
 
     needs_domains = 2
     passes = 2.0
-    space = ERM.space | {"beta": LogUniform(-1, 1, default=1.0)}
+    space = ERM.space | {
+        "beta": LogUniform(-1, 1, default=1.0),
+        "meta_test": Added(0, whole=True, maximum=1000),
+    }
+
+    def setup(self) -> None:
+        super().setup()
+        if self.meta_test >= self.problem.domains:
+            raise UserError(
+                f"MLDG: meta_test={self.meta_test} of {self.problem.domains} training domains leave none to train on: "
+                "set fewer",
+                argument="hparams",
+            )
+
+    @property
+    def meta_test(self) -> int:
+        """The number of domains that a step tests on; 0 for a ring."""
+        return int(self.hparams.get("meta_test", 0))
+
+    def pairs(self, domains: int) -> list[tuple[int, int]]:
+        """The places (meta-train, meta-test) in a step's random order of the domains."""
+        if not self.meta_test:
+            return [(i, (i + 1) % domains) for i in range(domains)]
+        trained = domains - self.meta_test
+        return [(i, trained + i % self.meta_test) for i in range(trained)]
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         ring = self.shuffle(len(x))
@@ -38,8 +64,7 @@ class MLDG(ERM):
         rates = {p: group["lr"] for group in self.optimizers["network"].param_groups for p in group["params"]}
         total = [torch.zeros_like(p) for p in parameters]
         losses = []
-        for i in range(len(x)):
-            j = (i + 1) % len(x)
+        for i, j in self.pairs(len(x)):
             train_risk = self.risks(x[i : i + 1], y[i : i + 1]).mean()
             gradients = torch.autograd.grad(train_risk, parameters, materialize_grads=True)
             fast = [self.first_adam_step(p, g, rates[p]) for p, g in zip(parameters, gradients, strict=True)]
@@ -53,7 +78,7 @@ class MLDG(ERM):
         for parameter, gradient in zip(parameters, total, strict=True):
             parameter.grad = gradient
         self.optimizers["network"].step()
-        return torch.stack(losses).mean()
+        return torch.stack(losses).sum() / len(x)
 
     def first_adam_step(self, parameter: Tensor, gradient: Tensor, lr: float | Tensor) -> Tensor:
         """The parameter after the first step of a new Adam, whose direction is g / (|g| + 1e-8)."""

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.algorithms.adversarial import Ensemble
+from domainwise.algorithms.base import Algorithm
 from domainwise.analysis.cam import Attention, grad_cam, last_map
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.sources.mnist import source_digits
+from domainwise.engine.assemble import EnsembleAlgorithm
 from domainwise.engine.restore import TrainedRun, finished, restore
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Method
@@ -85,7 +87,12 @@ def common_unseen(models: Sequence[TrainedRun]) -> str:
 def usual_method(models: Sequence[TrainedRun]) -> str:
     """HiResCAM if a model flattens its last maps, where Grad-CAM's averaged weights often leave no heat; else Grad-CAM,
     which is the same on networks that average their last maps."""
-    flattens = (isinstance(module, nn.Flatten) for one in models for module in one.algorithm.network.modules())
+    return _usual_method([one.algorithm for one in models])
+
+
+def _usual_method(algorithms: Sequence[Algorithm]) -> str:
+    networks = (getattr(one, "network", one) for one in algorithms)  # an ensemble of models has none of its own
+    flattens = (isinstance(module, nn.Flatten) for network in networks for module in network.modules())
     return "hires-cam" if any(flattens) else "grad-cam"
 
 
@@ -124,29 +131,35 @@ def model_attention(
     trained: TrainedRun, images: Tensor, domain: str | None, layer: str | None, method: str
 ) -> ModelAttention:
     """Grad-CAM for the predicted classes; every member of an ensemble counts."""
-    data, algorithm = trained.environments, trained.algorithm
+    data = trained.environments
     number = None if domain is None else trained.domain_number(domain)
     x = data.normalise(images.to(data.device))
+    layers, heat = algorithm_attention(trained.algorithm, x, number, layer, method)
+    return ModelAttention(trained.run, layers, heat, average=trained.average)
+
+
+def algorithm_attention(
+    algorithm: Algorithm, x: Tensor, domain: int | None = None, layer: str | None = None, method: str | None = None
+) -> tuple[tuple[str, ...], Attention]:
+    """The layers whose maps are used, and Grad-CAM for the classes predicted of normalised inputs [N, C, H, W]."""
 
     def predict(x: Tensor) -> Tensor:
-        return algorithm.predict(x, number)
+        return algorithm.predict(x, domain)
 
     if method == "rollout":
         layers = []
     elif layer is not None:
         layers = [layer]
+    elif isinstance(algorithm, EnsembleAlgorithm):
+        layers = [f"members.{i}.{last_map(one, x, one.predict)}" for i, one in enumerate(algorithm.algorithms)]
     elif isinstance(algorithm.network, Ensemble):
         members = algorithm.network.members
         layers = [f"network.members.{i}.{last_map(member, x)}" for i, member in enumerate(members)]
     else:
         layers = [last_map(algorithm, x, predict)]
     batch = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else 250
-    return ModelAttention(
-        trained.run,
-        tuple(layers),
-        grad_cam(algorithm, x, layer=layers, predict=predict, method=method, batch_size=batch),
-        average=trained.average,
-    )
+    method = method or _usual_method([algorithm])
+    return tuple(layers), grad_cam(algorithm, x, layer=layers, predict=predict, method=method, batch_size=batch)
 
 
 def object_masks(environments: Environments) -> Tensor | None:

@@ -7,6 +7,8 @@ import typer
 
 from domainwise.cli import options
 from domainwise.cli.output import print_json, say
+from domainwise.cli.reading_flags import with_reading_flags
+from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
     "Examples:  [bold]domainwise calibrate runs/train --sweep runs/sweep[/]"
@@ -14,14 +16,17 @@ EXAMPLES = (
 )
 
 
+@with_reading_flags
 def calibrate(
     model: options.ModelFolder,
     sweep: Annotated[
         Path | None, typer.Option(help="Sweep with the model's settings that left each domain out.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Labelled images DIR/<domain>/<class>/, or a dataset's name.")
+        str | None, typer.Option(help="Labelled images DIR/<domain>/<class>/, a table of files, or a dataset.")
     ] = None,
+    skip_bad: options.SkipBad = False,
+    reading: Reading = PLAIN,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -33,10 +38,13 @@ def calibrate(
     """
     from dataclasses import asdict
 
+    from domainwise.cli.data_options import labelled_data
     from domainwise.models.calibrate import calibrate as fit_temperature
     from domainwise.models.folder import load_model
 
-    made = fit_temperature(load_model(model, device=device), sweep=sweep, data=data, device=device, data_root=data_root)
+    loaded = load_model(model, device=device)
+    labelled = None if data is None else labelled_data(loaded, data, skip_bad, reading, data_root)
+    made = fit_temperature(loaded, sweep=sweep, data=labelled, device=device, data_root=data_root)
     made.save(model)
     assert made.card.calibration is not None
     if as_json:

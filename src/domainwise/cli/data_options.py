@@ -1,6 +1,8 @@
-"""The data and the network that the options of a training or a search mean."""
+"""The data and the network that the options of a command mean."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from domainwise.cli.output import errors_console, say
 from domainwise.core import files
@@ -13,6 +15,10 @@ from domainwise.data.sources.table_files import is_table
 from domainwise.nets.weights import WEIGHTS, find, for_network
 from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.reading import PLAIN, Reading
+
+if TYPE_CHECKING:
+    from domainwise.data.environments import Environments
+    from domainwise.models.model import Model
 
 PRETRAINED, SCRATCH = "resnet18", "small-cnn"
 
@@ -64,6 +70,16 @@ def _chosen(
         named, reason = _default_network(weights, data_root)
         say(reason, errors_console)
     return data, named
+
+
+def labelled_data(
+    model: "Model", data: str, skip_bad: bool, reading: Reading, data_root: Path | None
+) -> "Environments":
+    """Data as the model reads them: at its size, and with its window for your own 16-bit images."""
+    window = model.preprocessing.window
+    if window is not None and reading.window is None and data not in DATASETS:
+        reading = replace(reading, window=window)
+    return find_dataset(data, skip_bad=skip_bad, reading=reading).load(data_root, model.preprocessing.shape[-1])
 
 
 def _default_network(weights: str, data_root: Path | None) -> tuple[str, str]:

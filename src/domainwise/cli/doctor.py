@@ -28,6 +28,8 @@ OPTIONAL = {
     "submitit": ("sweeps on Slurm", "domainwise[slurm]"),
     "onnx": ("export to ONNX", "domainwise[onnx]"),
     "onnxruntime": ("checking an exported ONNX file", "domainwise[onnx]"),
+    "fastapi": ("serving a model", "domainwise[serve]"),
+    "uvicorn": ("serving a model", "domainwise[serve]"),
     "triton": ("fused kernels on a GPU", "triton"),
     "tensorboard": ("curves in TensorBoard", "tensorboard"),
     "wandb": ("curves in Weights & Biases", "wandb"),

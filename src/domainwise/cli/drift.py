@@ -9,7 +9,9 @@ from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
+from domainwise.cli.reading_flags import with_path_flags
 from domainwise.core.errors import UserError
+from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
     "Examples:  [bold]domainwise drift runs/train new_camera/[/]"
@@ -17,9 +19,11 @@ EXAMPLES = (
 )
 
 
+@with_path_flags
 def drift(
     model: options.ModelFolder,
     images: options.Images,
+    reading: Reading = PLAIN,
     fail_above: Annotated[
         float | None, typer.Option(help="Exit with status 1 if the score is above this limit.")
     ] = None,
@@ -43,7 +47,7 @@ def drift(
     if fail_above is not None and not (math.isfinite(fail_above) and fail_above >= 0):
         raise UserError(f"--fail-above {fail_above}: give a score, which is at least 0 and at most 2")
     loaded = load_model(model, device=device)
-    files = find_images(images)
+    files = find_images(images, reading)
     chosen = permutation(len(files), "drift files", seed)[: drifting.LARGEST].sort().values.tolist()
     batches = list(read_batches([files[i] for i in chosen], loaded))
     unreadable = [line for batch in batches for line in batch.unreadable]

@@ -9,6 +9,7 @@ import typer
 
 from domainwise.cli import complete
 from domainwise.core.errors import UserError
+from domainwise.protocol.balance import BALANCES
 from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.recipe import FREEZABLE, LR_SCHEDULES, STARTS, TRAINABLE
 
@@ -93,6 +94,17 @@ EarlyStop = Annotated[
         show_default=False,
     ),
 ]
+Balance = Annotated[
+    str,
+    typer.Option(
+        help=f"Draw rare classes, or small groups, of a domain as often as others ({', '.join(BALANCES)}). "
+        "Domains are always balanced.",
+        autocompletion=complete.among(*BALANCES),
+    ),
+]
+ClassWeight = Annotated[
+    list[str] | None, typer.Option(help="CLASS=NUMBER: draw a class so many times as often; repeat for several.")
+]
 Precision = Annotated[str, typer.Option(help="fp32 (strict), tf32, bf16 or auto: tf32 on a GPU, else fp32.")]
 FullCurves = Annotated[
     bool, typer.Option("--full-curves", help="Evaluate all splits, not only those of selection rules.")
@@ -146,7 +158,7 @@ FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Which data
 FilterDomain = Annotated[str | None, typer.Option("--test-domain", help="Unseen domain of the runs, for a sweep.")]
 FilterTrial = Annotated[int | None, typer.Option("--trial", help="Trial of the runs, for a sweep.")]
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a model, written by train --out, fit or save.")]
-Images = Annotated[list[str], typer.Argument(help="Image files, folders (all images in them), or quoted patterns.")]
+Images = Annotated[list[str], typer.Argument(help="Image files, folders, tables, or quoted patterns.")]
 
 # Results
 Partial = Annotated[bool, typer.Option("--partial", help="Count runs that failed or are not finished too, and say so.")]
@@ -155,7 +167,8 @@ MetricName = Annotated[
     str,
     typer.Option(
         "--metric",
-        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error or worst-class: shown, and used to "
+        help="accuracy, balanced-accuracy, macro-f1, auroc, nll, calibration-error, worst-class or "
+        "worst-group: shown, and used to "
         "select (but calibration-error: by accuracy).",
         autocompletion=complete.among(*METRICS),
     ),
@@ -168,6 +181,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 def parse_names(text: str) -> tuple[str, ...]:
     """ "ERM,DAT" -> ("ERM", "DAT")."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_class_weights(pairs: Sequence[str]) -> dict[str, float]:
+    """["fox=5"] -> {"fox": 5.0}; a class may have any name."""
+    weights: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.rpartition("=")
+        try:
+            weight = float(text)
+        except ValueError:
+            name = ""
+        if not name or name in weights:
+            raise UserError(f"--class-weight {pair!r}: write CLASS=NUMBER, each class once, e.g. fox=5")
+        weights[name] = weight
+    return weights
 
 
 def parse_hparams(pairs: Sequence[str], option: str = "--hparam") -> "dict[str, Value]":

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from rich.table import Table
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import progress_bar
-from domainwise.cli.reading_flags import with_reading_flags
+from domainwise.cli.reading_flags import with_path_flags, with_reading_flags
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
 from domainwise.core.spreadsheet import comma_separated_rows
@@ -56,12 +55,14 @@ def adapted(model: "Model", method: str, keep: int | None, lr: float | None) -> 
     return made
 
 
+@with_path_flags
 def predict(
     model: options.ModelFolder,
     images: options.Images,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write file, class and all probabilities to this file instead.")
     ] = None,
+    reading: Reading = PLAIN,
     domain: Annotated[str | None, typer.Option(help="Training domain of all images (used by MTL).")] = None,
     adapt: Adapt = None,
     adapt_keep: AdaptKeep = None,
@@ -82,13 +83,14 @@ def predict(
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
+    from domainwise.data.images.remote import shown
     from domainwise.models.decisions import UNKNOWN, abstain_threshold, class_set, sets_threshold
     from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
     from domainwise.protocol.calibration import SOURCES
 
     loaded = load_model(model, device=device)
-    paths = find_images(images)
+    paths = find_images(images, reading)
     log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         files.writable_file(csv_file, argument="csv")
@@ -123,20 +125,22 @@ def predict(
                     numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
                     extra = ["yes" if answered else "no"] if abstain else []
                     rows.append(
-                        [str(one.file), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
+                        [shown(one.file), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
                     )
                 elif as_json:
                     probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
                     row: dict[str, Any] = {
-                        "file": str(one.file),
+                        "file": shown(one.file),
                         "class": label if answered else None,
                         "probabilities": probabilities,
                     }
                     row |= {} if names is None else {"set": names}
                     console.file.write(json.dumps(row) + "\n")
                 else:
-                    shown = "" if names is None else f"\t{printable(' | '.join(names))}"
-                    console.file.write(f"{printable(str(one.file))}\t{printable(label)}\t{one.confidence:.4f}{shown}\n")
+                    listed = "" if names is None else f"\t{printable(' | '.join(names))}"
+                    console.file.write(
+                        f"{printable(shown(one.file))}\t{printable(label)}\t{one.confidence:.4f}{listed}\n"
+                    )
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
         with files.atomic(csv_file) as file:
@@ -168,8 +172,7 @@ def evaluate(
 
     Images that the model was trained on, known by their pixels, are left out of the accuracies and counted separately.
     """
-    from domainwise.data.catalogue import DATASETS
-    from domainwise.data.find import find_dataset
+    from domainwise.cli.data_options import labelled_data
     from domainwise.models.folder import load_model
 
     loaded = load_model(model, device=device)
@@ -177,13 +180,9 @@ def evaluate(
         raise UserError(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
+    environments = labelled_data(loaded, data, skip_bad, reading, data_root)
     if adapt is not None:
         loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    window = loaded.preprocessing.window
-    if window is not None and reading.window is None and data not in DATASETS:
-        reading = replace(reading, window=window)
-    found = find_dataset(data, skip_bad=skip_bad, reading=reading)
-    environments = found.load(data_root, loaded.preprocessing.shape[-1])
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))

@@ -21,7 +21,9 @@ from domainwise.protocol.reading import Reading
 def _declaration(
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time)."),
+        typer.Option(
+            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight)."
+        ),
     ] = None,
     domain_column: Annotated[str, typer.Option(help="The same as --columns domain=NAME.")] = "",
     root: Annotated[str, typer.Option(help="Folder or URL of a table's paths (default: the table's folder).")] = "",
@@ -43,6 +45,11 @@ def with_reading_flags(command: Command) -> Command:
     return in_place_of("reading", DECLARED, _reading, command)
 
 
+def with_path_flags(command: Command) -> Command:
+    """The same with those that say where a table's images are; nothing else is read of it."""
+    return in_place_of("reading", {name: DECLARED[name] for name in ("columns", "root")}, _reading, command)
+
+
 def _reading(values: Mapping[str, Any]) -> Reading:
     columns: dict[str, str] = {}
     for pair in (pair for text in values["columns"] or [] for pair in options.parse_names(text)):
@@ -50,8 +57,8 @@ def _reading(values: Mapping[str, Any]) -> Reading:
         if not (role and equals and column) or role in columns:
             raise UserError(f"--columns {pair!r}: write ROLE=COLUMN, each role once, e.g. --columns domain=camera")
         columns[role] = column
-    if name := values["domain_column"]:
+    if name := values.get("domain_column"):
         if "domain" in columns:
             raise UserError("give either --domain-column NAME or --columns domain=NAME, not both")
         columns["domain"] = name
-    return Reading.of(columns, values["root"], values["window"], values["bursts"])
+    return Reading.of(columns, values["root"], values.get("window", ""), values.get("bursts", ""))

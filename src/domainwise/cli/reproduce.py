@@ -19,7 +19,17 @@ EXAMPLES = (
 )
 
 OF_THE_PAPER = ("hparam", "steps", "network", "evaluate_every", "augmentation", "full_curves", "track")
-RECIPE = ("start", "freeze", "train", "layer_decay", "lr_schedule", "clip_gradient", "early_stop")
+RECIPE = (
+    "start",
+    "freeze",
+    "train",
+    "layer_decay",
+    "lr_schedule",
+    "clip_gradient",
+    "early_stop",
+    "balance",
+    "class_weight",
+)
 
 
 @with_training_flags(without=(*OF_THE_PAPER, *RECIPE))

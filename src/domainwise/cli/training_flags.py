@@ -38,6 +38,8 @@ def _declaration(
     lr_schedule: options.LrSchedule = "constant",
     clip_gradient: options.ClipGradient = 0.0,
     early_stop: options.EarlyStop = 0,
+    balance: options.Balance = "none",
+    class_weight: options.ClassWeight = None,
     precision: options.Precision = "auto",
     threads: options.Threads = 1,
     seed: options.Seed = 0,
@@ -74,6 +76,7 @@ class TrainingFlags:
 
         values = {**self.values, "network": network, "track": self.values.get("track") or ()}
         hparams = options.parse_hparams(values.pop("hparam", None) or [])
+        values["class_weights"] = options.parse_class_weights(values.pop("class_weight", None) or [])
         return training_options(device, data_root, **values, hparams=hparams, **further)
 
 

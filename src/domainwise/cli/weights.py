@@ -127,7 +127,8 @@ def get(
     weights = WEIGHTS[name]
     root = files.expanded(data_root) if data_root else find_root()
     if not weights.sha256:
-        raise UserError(f"{name} is not published as a file to fetch: put yours into {root} as {weights.file}")
+        where = f"it from {weights.page}" if weights.page else "yours"
+        raise UserError(f"{name} is published without a checksum: put {where} into {root} as {weights.file}")
     writable_folder(root, argument="data_root")
     download = Download(weights.url, f"sha256:{weights.sha256}", f"{FOLDER}/{weights.file}", weights.size)
     with download_progress() as progress:

@@ -30,7 +30,8 @@ class Batches:
     """Draws batches from the given rows of each training domain, without a host synchronisation.
 
     `generator` draws the rows and nothing else, so that rows may be prefetched. `prepare` turns uint8 images into
-    network inputs; by default they are only normalised.
+    network inputs; by default they are only normalised. `chances` are the probabilities of the rows of each domain; by
+    default they are equal.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Batches:
         batch_size: int,
         generator: torch.Generator,
         prepare: Callable[[Tensor], Tensor] | None = None,
+        chances: Sequence[Tensor] | None = None,
     ) -> None:
         device = environments.device
         sizes = torch.tensor([len(r) for r in rows])
@@ -48,6 +50,7 @@ class Batches:
         self.rows = torch.cat(list(rows)).to(device)
         self.starts = (sizes.cumsum(0) - sizes).view(-1, 1).to(device)
         self.sizes = sizes.view(-1, 1).to(device, torch.float64)
+        self.bounds = None if chances is None else _upper_bounds(chances).to(device)
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """One batch: prepared images [E, B, C, H, W] and labels [E, B]."""
@@ -75,9 +78,15 @@ class Batches:
         return self.rows[self.starts + (self.uniform() * self.sizes).long()]
 
     def uniform(self) -> Tensor:
-        """All the randomness of a batch."""
+        """All the randomness of a batch: numbers u [E, B] in [0, 1) that mean the rows number floor(u n_e).
+
+        With chances, the interval of the sums of chances that a uniform number falls into is the number of its row.
+        """
         shape = (len(self.sizes), self.batch_size)
-        return torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
+        u = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.rows.device)
+        if self.bounds is None:
+            return u
+        return (torch.searchsorted(self.bounds, u, right=True) + 0.5) / self.sizes
 
     def state(self) -> Tensor:
         """The random state that later batches depend on."""
@@ -133,12 +142,22 @@ class StreamedBatches(Batches):
         self.taken = state
 
 
+def _upper_bounds(chances: Sequence[Tensor]) -> Tensor:
+    """[E, N] of the intervals of [0, 1) that are as wide as the chances; beyond the last row of a domain it is 2."""
+    bounds = torch.full((len(chances), max(map(len, chances))), 2.0, dtype=torch.float64)
+    for of_domain, values in zip(bounds, chances, strict=True):
+        sums = values.double().cumsum(0)
+        of_domain[: len(sums)] = (sums / sums[-1]).contiguous()
+    return bounds
+
+
 def batches_of(
     environments: Environments,
     rows: Sequence[Tensor],
     batch_size: int,
     generator: torch.Generator,
     prepare: Callable[[Tensor], Tensor] | None = None,
+    chances: Sequence[Tensor] | None = None,
 ) -> Batches:
     """Batches of images that are resident on the device, or streamed to it; one that exceeds the memory is an error."""
     needed, available = 4 * len(rows) * batch_size * math.prod(environments.shape), available_memory()
@@ -147,4 +166,4 @@ def batches_of(
         room = f"{needed / 2**30:,.1f} GiB of memory, and {available / 2**30:,.1f} GiB are available"
         raise UserError(f"a batch of {what} takes at least {room}: choose a smaller batch_size or image size")
     kind = StreamedBatches if environments.streamed else Batches
-    return kind(environments, rows, batch_size, generator, prepare)
+    return kind(environments, rows, batch_size, generator, prepare, chances)

@@ -139,9 +139,8 @@ class Dataset:
         raise unknown(f"domain of {self.title}", key, self.domains)
 
 
-DATASETS: Registry[Dataset] = Registry(
-    "dataset", tuple(f"domainwise.data.sources.{module}" for module in ("digit_domains", "mnist", "photos"))
-)
+MODULES = ("digit_domains", "mnist", "photos", "wilds", "spawrious")
+DATASETS: Registry[Dataset] = Registry("dataset", tuple(f"domainwise.data.sources.{name}" for name in MODULES))
 
 
 def usual_selection(name: str) -> str:

@@ -43,6 +43,8 @@ class Environments:
         None  # int64 [N]; samples of one group (a patient, a burst) are never divided between splits
     )
     held_out: Tensor | None = None  # bool [N]; which samples are `out`, where that is given; else they are drawn
+    whole: tuple[str, ...] = ()  # domains that are never divided: all of them is `in`
+    weights: Tensor | None = None  # float64 [N]; how often samples are drawn, as multiples of each other
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
 
     def __repr__(self) -> str:
@@ -196,10 +198,11 @@ class Environments:
     def split(self, domain: str, trial: int, held_out: float = HELD_OUT) -> dict[str, Tensor]:
         """The domain's rows, shuffled by a seed of (trial, domain): the first int(0.2 n) are `out`, the rest `in`.
 
-        Rows whose split is given keep it. Groups stay whole: `out` is made of groups, with about 0.2 of every class. A
-        domain too small to be split is a UserError.
+        Rows whose split is given keep it; domains that are `whole` are all `in`. Groups stay whole: `out` is made of
+        groups, with about 0.2 of every class. A domain too small to be split is a UserError.
         """
         rows = self.rows(domain)
+        held_out = 0.0 if domain in self.whole else held_out
         count = int(held_out * len(rows))
         shuffled = rows[permutation(len(rows), "split", trial, domain)]
         if held_out and self.held_out is not None and bool(self.held_out[rows].any()):

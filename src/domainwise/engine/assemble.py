@@ -105,6 +105,16 @@ def make_algorithm(
     return made if noise else made.eval()
 
 
+def linear_classifier(algorithm: Algorithm, name: str) -> nn.Linear:
+    """The one linear layer that predicts from features; an algorithm without it is a UserError of the method `name`."""
+    network = getattr(algorithm, "network", None)
+    classifier = network.classifier if isinstance(network, Network) else None
+    if type(algorithm).predict is not Algorithm.predict or not isinstance(classifier, nn.Linear):
+        kind = "an ensemble" if isinstance(algorithm, EnsembleAlgorithm) else type(algorithm).__name__
+        raise UserError(f"{name} needs a model with one linear classifier, which {kind} does not have")
+    return classifier
+
+
 class EnsembleAlgorithm(Algorithm):
     """Trained algorithms as one that only predicts: p(y|x) = mean_m softmax(f_m(x))_y.
 
@@ -121,12 +131,13 @@ class EnsembleAlgorithm(Algorithm):
 
     def predict(self, x: Tensor, domain: int | None = None) -> Tensor:
         """The logarithms of the mean probabilities, [N, classes]."""
-        return log_mean_probability([member.predict(x, domain) for member in self._algorithms])
+        return log_mean_probability([member.predict(x, domain) for member in self.algorithms])
 
     def embed(self, x: Tensor) -> Tensor:
         """The features of all members beside each other."""
-        return torch.cat([member.embed(x) for member in self._algorithms], 1)
+        return torch.cat([member.embed(x) for member in self.algorithms], 1)
 
     @property
-    def _algorithms(self) -> list[Algorithm]:
+    def algorithms(self) -> list[Algorithm]:
+        """The members."""
         return [member for member in self.members if isinstance(member, Algorithm)]

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class BestWeights:
 
     def __init__(self, run: Run, algorithm: Algorithm, copied: Callable[[], dict[str, Tensor]] | None = None) -> None:
         self.run, self.algorithm = run, algorithm
-        self.copied = copied or self._copied
+        self.copied = copied or partial(_copy, algorithm)
         self.step, self.score = -1, float("-inf")
         self.tensors: dict[str, Tensor] = {}
 
@@ -31,9 +32,6 @@ class BestWeights:
             self.tensors = {}  # frees the memory of the copy before
             with torch.no_grad():
                 self.tensors = self.copied()
-
-    def _copied(self) -> dict[str, Tensor]:
-        return {name: value.detach().clone() for name, value in self.algorithm.state_dict().items()}
 
     def _improves(self, records: Iterable[Record]) -> bool:
         rows = list(records)
@@ -59,3 +57,7 @@ class BestWeights:
         ]
         if self.tensors and shapes[0] != shapes[1]:
             raise ValueError("its best weights are of another network")
+
+
+def _copy(algorithm: Algorithm) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in algorithm.state_dict().items()}

@@ -58,7 +58,8 @@ class Evaluator:
         metrics: bool = True,
     ) -> None:
         self.splits = splits
-        self.measure = partial(scores, algorithm, environments, splits, train_domains, metrics=metrics)
+        groups = _groups(environments, splits) if metrics else None
+        self.measure = partial(scores, algorithm, environments, splits, train_domains, metrics=metrics, groups=groups)
         width = 2 + len(MEASURED) * metrics
         self.scores = torch.zeros(len(splits), width, device=environments.device, dtype=torch.float64)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -113,16 +114,17 @@ def scores(
     train_domains: Sequence[str],
     *,
     metrics: bool = True,
+    groups: Mapping[Split, Tensor] | None = None,
 ) -> Tensor:
-    """Accuracy, mean loss and the further metrics of each split, [splits, 7], without waiting for the device.
+    """Accuracy, mean loss and the further metrics of each split, [splits, 8], without waiting for the device.
 
-    Without `metrics` only the first two. An algorithm whose predictions depend on their batch sees batches of the
-    training size, each from one domain.
+    Without `metrics` only the first two. `groups` are numbers of the groups within each split, where these are known.
+    An algorithm whose predictions depend on their batch sees batches of the training size, each from one domain.
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
     totals, further = [], Metrics()
-    for (domain, _), rows in splits.items():
+    for (domain, name), rows in splits.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
         for images, y in chunks(environments, rows, batch_size):
@@ -132,7 +134,7 @@ def scores(
             if metrics:
                 further.add(logits, y)
         totals.append(total / len(rows))
-        further.end_split(len(rows))
+        further.end_split(len(rows), None if groups is None else groups[domain, name])
     algorithm.train()
     found = torch.stack(totals)
     return torch.cat([found, further.values()], 1) if metrics else found
@@ -145,19 +147,21 @@ class Metrics:
         self.logits: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.sizes: list[int] = []
+        self.groups: list[Tensor] = []
         self.measured: list[Tensor] = []
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
         self.logits.append(logits)
         self.labels.append(labels)
 
-    def end_split(self, size: int) -> None:
+    def end_split(self, size: int, groups: Tensor | None = None) -> None:
         self.sizes.append(size)
+        self.groups += [] if groups is None else [groups]
         if sum(one.numel() for one in self.logits) >= KEPT:
             self._measure()
 
     def values(self) -> Tensor:
-        """Those of all splits, [splits, 5]."""
+        """Those of all splits, [splits, 6]."""
         self._measure()
         return torch.cat(self.measured)
 
@@ -165,8 +169,19 @@ class Metrics:
         if self.logits:
             logits = torch.cat(self.logits)
             probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(1)
-            self.measured.append(measure(probabilities, torch.cat(self.labels), self.sizes))
-        self.logits, self.labels, self.sizes = [], [], []
+            groups = torch.cat(self.groups) if self.groups else None
+            self.measured.append(measure(probabilities, torch.cat(self.labels), self.sizes, groups))
+        self.logits, self.labels, self.sizes, self.groups = [], [], [], []
+
+
+def _groups(environments: Environments, splits: Mapping[Split, Tensor]) -> dict[Split, Tensor] | None:
+    """The groups of the samples of each split, numbered from 0; None where no groups are known."""
+    if environments.groups is None:
+        return None
+    return {
+        split: environments.groups[rows.cpu()].unique(return_inverse=True)[1].to(rows.device)
+        for split, rows in splits.items()
+    }
 
 
 def chunk_size(environments: Environments) -> int:

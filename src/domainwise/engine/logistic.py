@@ -30,3 +30,40 @@ def logistic_regression(
     with torch.enable_grad():
         optimizer.step(closure)
     return weights.detach(), bias.detach()
+
+
+def sparse_logistic_regression(
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    penalty: float,
+    start: tuple[Tensor, Tensor] | None = None,
+    *,
+    iterations: int = 3000,
+    tolerance: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    """The minima of the mean cross-entropy + penalty |W|_1, of several problems at once; biases are free.
+
+    x is [P, N, F] and y [P, N] of P problems; W is [P, F, classes], the biases [P, 1, classes]. By accelerated proximal
+    gradient steps with adaptive restarts: Beck and Teboulle 2009, O'Donoghue and Candes 2015,
+    https://arxiv.org/abs/1204.3982. Stops where no number changes by more than the tolerance.
+    """
+    targets = F.one_hot(y, classes).to(x.dtype)
+    augmented = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+    transposed = augmented.mT.contiguous()
+    step = 2 * x.shape[1] / torch.linalg.matrix_norm(augmented, 2).square().view(-1, 1, 1)
+    limit = torch.cat([torch.full_like(x[:, :1].mT, penalty), x.new_zeros(len(x), 1, 1)], 1) * step
+    now = x.new_zeros(len(x), x.shape[2] + 1, classes) if start is None else torch.cat(start, 1)
+    ahead, momentum = now, x.new_ones(len(x), 1, 1)
+    for _ in range(iterations):
+        gradient = transposed @ ((augmented @ ahead).softmax(-1) - targets) / x.shape[1]
+        moved = ahead - step * gradient
+        new = moved.sign() * (moved.abs() - limit).clamp(min=0)
+        if float((new - now).abs().max()) <= tolerance:
+            now = new
+            break
+        uphill = ((ahead - new) * (new - now)).sum((1, 2), keepdim=True) > 0
+        faster = torch.where(uphill, 1.0, (1 + (1 + 4 * momentum.square()).sqrt()) / 2)
+        ahead = new + torch.where(uphill, 0.0, (momentum - 1) / faster) * (new - now)
+        now, momentum = new, faster
+    return now[:, :-1], now[:, -1:]

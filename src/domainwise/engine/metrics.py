@@ -6,6 +6,7 @@
     calibration error    sum over 15 bins of equal width of |confidence - accuracy|, by their shares of the samples:
                          Guo et al. 2017, https://arxiv.org/abs/1706.04599
     worst class          lowest recall of a class that occurs
+    worst group          lowest accuracy of a group that has enough samples, where groups are known
 
 All splits are measured at once: an operation per split costs more than its arithmetic. Shapes depend on shapes alone,
 so that an evaluation can be captured. All sums are of whole numbers: the same predictions give the same bits.
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from domainwise.protocol.metrics import MEASURED
+from domainwise.protocol.metrics import MEASURED, SMALLEST_GROUP
 
 BINS = 15
 AT_ONCE = 1 << 24
@@ -26,10 +27,13 @@ UNIT = 2.0**36
 """Gaps between confidence and accuracy are added as multiples of 1 / UNIT, which does not depend on their order."""
 
 
-def measure(probabilities: Tensor, labels: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
-    """The metrics `MEASURED` of each split, [splits, 5] in float64; NaN where one is not defined.
+def measure(
+    probabilities: Tensor, labels: Tensor, sizes: Sequence[int] | None = None, groups: Tensor | None = None
+) -> Tensor:
+    """The metrics `MEASURED` of each split, [splits, 6] in float64; NaN where one is not defined.
 
-    `probabilities` [N, classes] are those of splits of these sizes after one another; by default there is one.
+    `probabilities` [N, classes] are those of splits of these sizes after one another; by default there is one. `groups`
+    [N] are numbers of the samples' groups, below the size of their split.
     """
     lengths = [len(labels)] if sizes is None else list(sizes)
     splits, classes = len(lengths), probabilities.shape[1]
@@ -51,6 +55,7 @@ def measure(probabilities: Tensor, labels: Tensor, sizes: Sequence[int] | None =
         "auroc": _auroc(probabilities, split, group, samples),
         "calibration_error": _calibration_error(confidence, correct, split, samples.sum(1)),
         "worst_class": recall.where(occurs, torch.inf).amin(1),
+        "worst_group": _worst_group(correct, split, lengths, groups),
     }
     return torch.stack([values[name] for name in MEASURED], 1)
 
@@ -63,6 +68,18 @@ def _sums(index: Tensor, values: Tensor, count: int) -> Tensor:
 def _ascending(keys: Tensor) -> Tensor:
     """Sorted; on a CPU by numpy, whose vector instructions are ten times as fast as torch there."""
     return keys.sort().values if keys.device.type != "cpu" else torch.from_numpy(np.sort(keys.numpy()))
+
+
+def _worst_group(correct: Tensor, split: Tensor, lengths: Sequence[int], groups: Tensor | None) -> Tensor:
+    """The lowest accuracy of a group in each split; infinite where none has enough samples, or none is known."""
+    lowest = torch.full((len(lengths),), torch.inf, device=correct.device, dtype=torch.float64)
+    if groups is None:
+        return lowest
+    starts = [sum(lengths[:number]) for number in range(len(lengths))]
+    group = groups + torch.cat([groups.new_full((n,), start) for n, start in zip(lengths, starts, strict=True)])
+    samples, hits = (_sums(group, ones, len(group)) for ones in (torch.ones_like(group), correct.long()))
+    accuracy = (hits / samples.clamp(min=1)).double().where(samples >= SMALLEST_GROUP, torch.inf)
+    return lowest.scatter_reduce(0, split, accuracy[group], "amin")
 
 
 def _calibration_error(confidence: Tensor, correct: Tensor, split: Tensor, samples: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from domainwise.algorithms.base import Algorithm
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
 from domainwise.data.augment import preparation
+from domainwise.data.balance import chances
 from domainwise.data.batches import Batches, batches_of
 from domainwise.data.environments import Environments
 from domainwise.engine.assemble import as_read_by, make_algorithm
@@ -79,7 +80,8 @@ class Session:
         stream = seeds.generator("batches", *keys, device=device)
         self.augmentation = seeds.generator("augmentation", *keys, device=device)
         prepare = preparation(run.augmentation, self.environments, self.augmentation)
-        self.batches = batches_of(self.environments, rows, int(self.algorithm.hparams["batch_size"]), stream, prepare)
+        size, balanced = int(self.algorithm.hparams["batch_size"]), chances_of(run, self.environments, rows)
+        self.batches = batches_of(self.environments, rows, size, stream, prepare, balanced)
         self.rates = LearningRates(self.algorithm, run)
         if run.clip_gradient:
             clip_gradients(self.algorithm, run.clip_gradient)
@@ -175,6 +177,11 @@ def stream_keys(run: Run) -> tuple[str | int, ...]:
     return (title(run.dataset), *domains, run.draw, run.trial, run.seed)
 
 
+def chances_of(run: Run, environments: Environments, rows: Sequence[Tensor]) -> list[Tensor] | None:
+    """How often a run draws each of the rows; None where equally often."""
+    return chances(environments, rows, run.balance, run.class_weights)
+
+
 def _weight_average(
     run: Run,
     algorithm: Algorithm,
@@ -194,7 +201,7 @@ def fresh_batches(
     device = environments.device
     stream = seeds.generator("statistics", *keys, device=device)
     augmentation = seeds.generator("statistics", "augmentation", *keys, device=device)
-    batches = Batches(environments, rows, batch_size, stream)
+    batches = Batches(environments, rows, batch_size, stream, chances=chances_of(run, environments, rows))
     prepare = preparation(run.augmentation, environments, augmentation) or environments.normalise
     for _ in range(BATCHES):
         yield prepare(batches.next()[0])

@@ -20,10 +20,9 @@ from domainwise import kernels
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
-from domainwise.engine.assemble import EnsembleAlgorithm
+from domainwise.engine.assemble import linear_classifier
 from domainwise.models.evaluation import DomainScore
 from domainwise.models.model import BATCH, Model, build_algorithm
-from domainwise.nets.network import Network
 
 KEEP = 100
 """Supports of a class that T3A keeps. The paper chooses among 1, 5, 20, 50, 100 and all (-1)."""
@@ -57,16 +56,13 @@ class T3A:
     """
 
     def __init__(self, algorithm: Algorithm, keep: int = KEEP) -> None:
-        network = getattr(algorithm, "network", None)
-        plain = type(algorithm).predict is Algorithm.predict
-        if not plain or not isinstance(network, Network) or not isinstance(network.classifier, nn.Linear):
-            kind = "an ensemble" if isinstance(algorithm, EnsembleAlgorithm) else type(algorithm).__name__
-            raise UserError(f"T3A needs a model with one linear classifier, which {kind} does not have")
+        classifier = linear_classifier(algorithm, "T3A")
         if isinstance(keep, bool) or not isinstance(keep, int) or not (keep == -1 or keep >= 1):
             raise UserError(f"T3A keeps at least 1 support per class, or all (-1), not {keep!r}")
-        self.network, self.keep = network, keep
+        network, self.keep = algorithm.network, keep
+        self.network = network
         with torch.no_grad():
-            weight = network.classifier.weight.detach()
+            weight = classifier.weight.detach()
             self.supports = F.normalize(weight, dim=1)
             self.labels = torch.arange(len(weight), device=weight.device)
             self.entropies = entropy(network.classify(weight))

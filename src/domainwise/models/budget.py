@@ -18,6 +18,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted, duration
 from domainwise.engine.devices import pick_device
 from domainwise.nets.weights import planned
+from domainwise.protocol import limits
 from domainwise.sweeps.estimate import StepTimes
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.local import default_workers
@@ -28,7 +29,6 @@ STORED = "budget.json"
 CANDIDATES = TRIALS = 3
 """Of a comparison whose user has not set them."""
 CPU_BUDGET = "30m"
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 QUICK_NETWORK = "small-cnn"
 LEVELS = (
     (None, None, Fraction(1)),
@@ -63,11 +63,10 @@ def parse_budget(text: str, device: str) -> float | None:
         text = CPU_BUDGET if pick_device(device).type == "cpu" else "none"
     if text == "none":
         return None
-    number, unit = text[:-1], text[-1:]
-    if not number.isdecimal() or len(number) > 6 or unit not in UNITS or int(number) == 0:
-        reason = f"{text[:40]!r} is no budget: give a number and a unit, e.g. 45m, 8h or 2d; or none, or auto"
-        raise UserError(reason, argument="budget")
-    return float(int(number) * UNITS[unit])
+    try:
+        return limits.seconds_of(text, "budget")
+    except UserError as error:
+        raise UserError(f"{error}; or none, or auto", argument="budget") from None
 
 
 def within_budget(

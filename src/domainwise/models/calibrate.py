@@ -9,17 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
-from domainwise.data.fingerprints import fingerprints
 from domainwise.data.streaming import chunks
 from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.restore import finished, restore
 from domainwise.models.model import Model
+from domainwise.models.new_samples import labels_of, new_samples
 from domainwise.protocol.calibration import Logits, Source, calibrate_logits
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -102,6 +101,8 @@ def _save(model: Model) -> str:
 def matching_runs(model: Model, folder: Path) -> list[RunFolder]:
     """For each training domain, the run of a sweep with the model's settings that left it out."""
     described = model.card.training.get("run")
+    if model.card.training.get("last_layer"):
+        raise UserError("the last layer of this model was trained after its run: calibrate it by labelled data")
     if not described:
         raise UserError("this model does not know its run: calibrate it by labelled data", argument="data")
     settings = _settings(Run.from_description(described))
@@ -129,23 +130,12 @@ def _settings(run: Run) -> dict[str, object]:
 
 
 def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Source]:
-    if model.trained_on is None:
-        raise UserError("this model keeps no fingerprints of its training samples: train it anew, or use a sweep")
     if model.batch_dependent:
         raise UserError(f"predictions of {model.card.algorithm} depend on their batch: calibrate it by a sweep")
-    if data.shape != model.card.shape or set(data.classes) - set(model.classes):
-        raise UserError(f"{data.name} has other classes or inputs of another shape than the model", argument="data")
-    numbers = np.array([model.classes.index(name) for name in data.classes])
     unseen: dict[str, Any] = {}
     held_out: dict[str, Any] = {}
-    for domain in data.domains:
-        rows = data.rows(domain)
-        new = ~torch.isin(fingerprints(data.images[rows]), model.trained_on)
-        is_unseen = domain not in model.domains and bool(new.all())
-        if bool(new.any()):
-            logits = model._each(data.images[rows[new]], model.algorithm.predict, len(model.classes))
-            labels = numbers[data.labels[rows[new]].numpy()]
-            (unseen if is_unseen else held_out)[domain] = (logits.cpu().double().numpy(), labels)
-    if not unseen and not held_out:
-        raise UserError(f"{data.name} holds only samples that the model was trained on", argument="data")
+    for domain, rows in new_samples(model, data).items():
+        is_unseen = domain not in model.domains and len(rows) == data.sizes[domain]
+        logits = model._each(data.images[rows], model.algorithm.predict, len(model.classes)).cpu().double().numpy()
+        (unseen if is_unseen else held_out)[domain] = (logits, labels_of(model, data, rows).numpy())
     return (unseen, "unseen") if unseen else (held_out, "held-out")

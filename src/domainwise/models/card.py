@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive, check, checksum, parse_any
 from domainwise.core.provenance import package_version
+from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
 from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.reading import DEEPEST_GREY
+from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams
 
 if TYPE_CHECKING:
@@ -54,6 +56,24 @@ class Card:
         dtype = torch.float64 if len(self.shape) == 1 else torch.float32
         made = Preprocessing.from_values(self.shape, self.classes, self.mean, self.std, dtype)
         return replace(made, window=self.window)
+
+    @property
+    def weights(self) -> str:
+        """Of which step or steps the weights are, or what they are made of, in words."""
+        later = self.training.get("last_layer")
+        return f"{self._trained_weights}; {later['words']}" if later else self._trained_weights
+
+    @property
+    def _trained_weights(self) -> str:
+        saved, run = self.training.get("weights"), self.training.get("run")
+        if made := self.training.get("made_of"):
+            return str(made["words"])
+        if saved is not None:
+            chosen = self.training.get("steps_chosen_by")
+            averaged = saved.get("averaged")
+            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
+            return which + (f"; {chosen}" if chosen else "")
+        return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
 
     def write(self, digests: Mapping[str, str]) -> bytes:
         """As JSON, with the digests of the other files and a checksum."""

@@ -106,14 +106,25 @@ class Drift:
 
 def drift(model: Model, inputs: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
     """Compares raw inputs, or a random subset of LARGEST, with the training domains."""
+    comparable(model)
+    if len(inputs) < 2:
+        raise UserError(f"{len(inputs)} samples: drift needs at least 2 to compare, better {FEW} or more")
+    chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
+    return drift_of_features(model, model.embed(inputs[chosen]).cpu(), seed=seed, permutations=permutations)
+
+
+def comparable(model: Model) -> dict[str, Tensor]:
+    """The reference features of the training domains that have two or more; UserError if none has."""
     reference = {domain: features for domain, features in model.reference.items() if features.shape[:1] > (1,)}
     if not reference:
         why = "its features depend on their batch" if model.card.algorithm == "ARM" else "it was fitted without any"
         raise UserError(f"this {model.card.algorithm} model keeps no features to compare with ({why})")
-    if len(inputs) < 2:
-        raise UserError(f"{len(inputs)} samples: drift needs at least 2 to compare, better {FEW} or more")
-    chosen = torch.randperm(len(inputs), generator=generator("drift sample", seed))[:LARGEST].sort().values
-    new = model.embed(inputs[chosen]).cpu()
+    return reference
+
+
+def drift_of_features(model: Model, new: Tensor, *, seed: int = 0, permutations: int = PERMUTATIONS) -> Drift:
+    """Compares features [N, F] of new samples with the training domains."""
+    reference = comparable(model)
     if any(features.shape[1:] != new.shape[1:] for features in reference.values()):
         raise UserError("the model's reference features are not of its network: fit it again")
     width = median_distance(new, *reference.values())

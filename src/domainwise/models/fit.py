@@ -26,6 +26,7 @@ from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
 from domainwise.nets.hub import configuration
 from domainwise.nets.weights import for_network
+from domainwise.protocol.metrics import MEASURED
 from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.records import Record
@@ -33,6 +34,7 @@ from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.saved_weights import RULE, SavedWeights, saved_weights
 from domainwise.protocol.spaces import HParams
+from domainwise.sweeps.commands import train_command
 from domainwise.sweeps.plan_run import plan_run, training_options
 
 REFERENCE = 256
@@ -64,8 +66,8 @@ def fit(
     With `out`, that folder becomes the saved model, and holds the training's records in out/<run id>: the same call
     again returns at once, an interrupted one continues. `progress` is called with the number of every step. Further
     arguments are training options: steps, evaluate_every, network, seed, precision, hparams, weights (a file),
-    image_size, augmentation, average, start, freeze, train, layer_decay, lr_schedule, clip_gradient,
-    early_stop.
+    image_size, augmentation, average, start, freeze, train, layer_decay, lr_schedule, clip_gradient, early_stop,
+    balance, class_weights.
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
@@ -100,6 +102,8 @@ def trained_model(
     facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
     rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
     summary = training_summary(run, evaluation, seconds, rule) | facts
+    if (command := train_command(run, Path("model"))) is not None:
+        summary["command"] = command + ("" if weights.selected or weights.averaged else " --save last")
     return make_model(run, environments, weights.tensors, summary, device)
 
 
@@ -127,7 +131,11 @@ def make_model(
         tuple(reading.mean.flatten().tolist()),
         tuple(reading.std.flatten().tolist()),
         {domain: len(split["in"]) for domain, split in splits.items()},
-        {**training, "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()}},
+        {
+            **training,
+            "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()},
+            "samples": {domain: _split_sizes(environments, domain, run) for domain in run.domains},
+        },
         versions(run.network),
         members,
         window=environments.window,
@@ -146,13 +154,17 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
     """The training of a model and the accuracies with its weights, in plain JSON values."""
     records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, dict[str, float | None]]] = {}
     for record in records:
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
+        measured = {field: getattr(record, field) for field in ("loss", *MEASURED)}
+        metrics.setdefault(record.domain, {})[record.split] = measured
     groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
         "run": json.loads(json.dumps(run.describe())),
         "id": run.id,
         "accuracy": accuracy,
+        "metrics": metrics,
         "unseen": estimate_of_run(records, run, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
@@ -163,6 +175,11 @@ def _class_counts(environments: Environments, rows: Tensor) -> dict[str, int]:
     """Samples of each class among the rows."""
     counts = environments.labels[rows.to(environments.labels.device)].bincount(minlength=len(environments.classes))
     return dict(zip(environments.classes, counts.tolist(), strict=True))
+
+
+def _split_sizes(environments: Environments, domain: str, run: Run) -> dict[str, int]:
+    """Samples that a run may train on, and those that it holds out."""
+    return {name: len(rows) for name, rows in environments.split(domain, run.trial, run.held_out).items()}
 
 
 def _averaged(weights: SavedWeights) -> dict[str, Any]:

@@ -26,9 +26,7 @@ from domainwise.models.decisions import abstain_threshold, class_set, sets_thres
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
-from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import Outcomes
-from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams, at_scale, override
 
 if TYPE_CHECKING:
@@ -80,15 +78,7 @@ class Model:
     @property
     def weights(self) -> str:
         """Of which step or steps the weights are, or what they are made of, in words."""
-        saved, run = self.card.training.get("weights"), self.card.training.get("run")
-        if made := self.card.training.get("made_of"):
-            return str(made["words"])
-        if saved is not None:
-            chosen = self.card.training.get("steps_chosen_by")
-            averaged = saved.get("averaged")
-            which = describe_average(AveragedSteps(**averaged)) if averaged else describe_step(**saved)
-            return which + (f"; {chosen}" if chosen else "")
-        return describe_step(run["steps"] - 1, selected=False) if run else "weights of an unknown step"
+        return self.card.weights
 
     @property
     def unseen(self) -> str:

@@ -6,7 +6,7 @@ one that was edited, or that somebody else wrote, is never overwritten.
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from domainwise.models.card import Card, digest
 from domainwise.models.unseen import describe_estimate
 from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
+from domainwise.protocol.calibration import SOURCES
+from domainwise.protocol.metrics import ACCURACY, METRICS
 from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.runs import WeightsReference
+from domainwise.protocol.statistics import wilson
 
 FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
 WRITTEN = re.compile(rb"\n<!-- written by domainwise ([0-9a-f]{64}) -->\n\Z")
@@ -47,29 +50,33 @@ def _is_ours(file: Path) -> bool:
 
 def readme(card: Card) -> str:
     training = card.training
+    shape = " x ".join(map(str, card.shape))
+    kind = f"images of {shape} (channels, height, width)" if len(card.shape) == 3 else f"rows of {shape} numbers"
     parts = [
         f"{FRONT}metrics:\n- accuracy\n---\n",
         f"# {escaped(card.algorithm)}, {escaped(card.network)}\n",
-        f"Classifies inputs of shape {list(card.shape)} into {counted(len(card.classes), 'class')}: "
-        f"{', '.join(map(escaped, card.classes))}.\n",
+        f"Classifies {kind} into {counted(len(card.classes), 'class')}: {', '.join(map(escaped, card.classes))}.\n",
         "## Data\n",
         _table(("training domain", "samples"), card.domains.items()),
     ]
     if isinstance(counts := training.get("counts"), Mapping):
         rows = [(d, ", ".join(f"{k}: {v}" for k, v in c.items())) for d, c in counts.items() if isinstance(c, Mapping)]
         parts.append(_table(("domain", "samples per class"), rows))
-    parts += ["## Accuracy\n", escaped(describe_estimate(training.get("unseen"))) + ".\n"]
-    if isinstance(accuracy := training.get("accuracy"), Mapping) and accuracy:
-        scores = [(d, s, f"{100 * v:.1f} %") for d, splits in accuracy.items() for s, v in splits.items()]
-        parts.append(_table(("domain", "split", "accuracy"), scores))
     known = escaped(card.calibration) if card.calibration else "none: probabilities are those of the network"
     parts += [
+        "## Accuracy\n",
+        *_unseen(card),
+        *_metrics(card),
+        "## Selection\n",
+        f"{escaped(card.weights)}.\n",
         "## Calibration\n",
         f"{known}.\n",
         "## Limits\n",
-        "On a domain that differs from those above, accuracy and probabilities can be worse than stated here.\n",
+        _listed(_limits(card)),
+        "## Licence\n",
+        _listed(_licences(card)),
         "## Made by\n",
-        _made(card),
+        *_made(card),
     ]
     return "\n".join(parts)
 
@@ -79,18 +86,86 @@ def _table(headings: tuple[str, ...], rows: Any) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _made(card: Card) -> str:
-    """Versions, selection rule, run and the licence of pre-trained weights."""
-    run = card.training.get("run") or {}
-    facts = [f"{name} {version}" for name, version in card.versions.items()]
-    if rule := (card.training.get("unseen") or {}).get("rule"):
-        facts.append(f"selection rule: {rule}")
-    if "dataset" in run:
-        facts.append(f"run {card.training.get('id', '')} on {run['dataset']}, {run.get('steps')} steps")
-    if file := WeightsReference.parse(str(run.get("weights", ""))).file:
+def _listed(sentences: Iterable[str]) -> str:
+    return "".join(f"- {escaped(sentence)}\n" for sentence in sentences)
+
+
+def _unseen(card: Card) -> Iterator[str]:
+    """What to expect on a new domain."""
+    found = card.training.get("unseen")
+    yield f"{escaped(describe_estimate(found))}.\n"
+    if found and len(domains := found["domains"]) > 1:
+        errors = found.get("errors", {})
+        rows = [(domain, f"{mean:.1f}{_error(errors.get(domain))} %") for domain, mean in domains.items()]
+        yield _table(("domain left out", "accuracy"), rows)
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.1f}"
+
+
+def _metrics(card: Card) -> Iterator[str]:
+    """Every metric of every domain and split, accuracies with their intervals."""
+    accuracy, samples = card.training.get("accuracy"), card.training.get("samples", {})
+    if not isinstance(accuracy, Mapping) or not accuracy:
+        return
+    measured = card.training.get("metrics", {})
+    shown = [metric for metric in METRICS.values() if metric is not ACCURACY]
+    rows = []
+    for domain, splits in accuracy.items():
+        for split, value in splits.items():
+            n = samples.get(domain, {}).get(split, 0)
+            low, high = wilson(value, n) if n else (0.0, 1.0)
+            interval = f" ({100 * low:.1f} to {100 * high:.1f})" if n else ""
+            others = measured.get(domain, {}).get(split, {})
+            numbers = [others.get(metric.field) for metric in shown]
+            known = card.domains.keys()
+            which = {"in": "trained on", "out": "held out"}[split] if domain in known else f"unseen ({split})"
+            cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, numbers, strict=True)]
+            rows.append((domain, which, n or "", f"{100 * value:.1f}{interval}", *cells))
+    titles = [metric.title + metric.unit for metric in shown]
+    yield _table(("domain", "samples are", "samples", "accuracy, per cent (95 % interval)", *titles), rows)
+    yield (
+        "Intervals (Wilson) are of other samples of the same domain, for these weights; they say nothing of other "
+        "domains. Held-out samples have helped to select the weights.\n"
+    )
+
+
+def _limits(card: Card) -> Iterator[str]:
+    yield "On a domain that differs from those above, accuracy and probabilities can be worse than stated here."
+    yield "Whatever it is given, it answers with one of its classes."
+    if card.calibration is None:
+        yield "Its probabilities are not calibrated: they are no measure of how often it is right."
+    elif card.calibration.source == "held-out":
+        yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+    if str(card.training.get("predictions", "")).startswith("depend"):
+        yield "Predictions depend on the batch they are made in: all of its inputs must come from one domain."
+    if card.window is not None:
+        yield f"Grey values of 16-bit images below {card.window[0]} are read as black, above {card.window[1]} as white."
+    if len(card.shape) == 3:
+        yield f"Images of any size are resized to {card.shape[2]} x {card.shape[1]}: smaller details are lost."
+
+
+def _licences(card: Card) -> Iterator[str]:
+    file = WeightsReference.parse(str((card.training.get("run") or {}).get("weights", ""))).file
+    if file:
         licences = [one.licence for one in WEIGHTS.values() if one.file == Path(file).name]
         name, licence = Path(file).name, next(iter(licences), "unknown")
         if is_hub(file):
             name, licence = network_title(file), hub.licence(file) or "unknown"
-        facts.append(f"starts from {name}, licence: {licence}")
-    return "\n".join(f"- {escaped(fact)}" for fact in facts) + "\n"
+        yield f"It starts from the weights {name}, licence: {licence}."
+    elif "run" in card.training:
+        yield "It starts from random weights."
+    yield "The licence of the data, and that of this model, are not known here: add them."
+
+
+def _made(card: Card) -> Iterator[str]:
+    """Versions, run and command."""
+    run = card.training.get("run") or {}
+    facts = [f"{name} {version}" for name, version in card.versions.items()]
+    if "dataset" in run:
+        facts.append(f"run {card.training.get('id', '')} on {run['dataset']}, {run.get('steps')} steps")
+    yield _listed(facts)
+    command = card.training.get("command")
+    if command and "made_of" not in card.training:  # what made its parts would not make it
+        yield f"    {printable(str(command))}\n"

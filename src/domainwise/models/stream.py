@@ -13,15 +13,19 @@ from torch import Tensor
 from domainwise.core.errors import UserError
 from domainwise.data.images.decode import SUFFIXES
 from domainwise.data.images.read import MODES, read_image
+from domainwise.data.images.remote import Location
 from domainwise.data.sources.left_out import hidden
+from domainwise.data.sources.manifest import paths_of
+from domainwise.data.sources.table_files import is_table
 from domainwise.models.model import Model
+from domainwise.protocol.reading import PLAIN, Reading
 
 
 @dataclass(frozen=True)
 class FileBatch:
     """The files that were read, their images, and an error line for each file that could not be read."""
 
-    files: tuple[Path, ...]
+    files: tuple[Location, ...]
     images: Tensor  # uint8 [N, C, H, W]
     unreadable: tuple[str, ...]
 
@@ -30,7 +34,7 @@ class FileBatch:
 class Prediction:
     """The predicted class of one file, and the probabilities of all classes."""
 
-    file: Path
+    file: Location
     label: str
     probabilities: tuple[float, ...]
 
@@ -39,17 +43,18 @@ class Prediction:
         return max(self.probabilities)
 
 
-def find_images(names: Sequence[str]) -> list[Path]:
-    """Files by name, the images of folders at any depth, and the matches of shell patterns.
+def find_images(names: Sequence[str], reading: Reading = PLAIN) -> list[Location]:
+    """Files by name, the images of folders at any depth and of tables, and the matches of shell patterns.
 
     Hidden files and folders within a folder are ignored, as in training. A name that is neither a folder nor a pattern
     is returned as a file, even if it does not exist.
     """
-    files: list[Path] = []
+    files: list[Location] = []
     for name in names:
         path = Path(name)
         if path.is_dir():
-            images = [file for file in sorted(path.rglob("*")) if _is_visible_image(file, path)]
+            images: list[Location] = [file for file in sorted(path.rglob("*")) if _is_visible_image(file, path)]
+            images = images or paths_of(path, reading)
             if not images:
                 raise UserError(f"no images in {path} (names ending in {', '.join(SUFFIXES[:5])}, ...)")
             files += images
@@ -57,7 +62,9 @@ def find_images(names: Sequence[str]) -> list[Path]:
             matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
             if not matches:
                 raise UserError(f"no file matches {name!r}")
-            files += find_images(matches)
+            files += find_images(matches, reading)
+        elif is_table(path):
+            files += paths_of(path, reading)
         else:
             files.append(path)
     return files
@@ -69,7 +76,7 @@ def _is_visible_image(file: Path, folder: Path) -> bool:
     return is_image and not any(map(hidden, file.relative_to(folder).parts)) and file.is_file()
 
 
-def read_batches(files: Sequence[Path], model: Model) -> Iterator[FileBatch]:
+def read_batches(files: Sequence[Location], model: Model) -> Iterator[FileBatch]:
     """The files in batches, decoded by several threads while the model computes the previous batch."""
     if model.preprocessing.vectors:
         raise UserError(
@@ -80,7 +87,7 @@ def read_batches(files: Sequence[Path], model: Model) -> Iterator[FileBatch]:
             f"this model reads images of {model.preprocessing.shape[0]} channels, which no file has: use Python"
         )
 
-    def read(file: Path) -> Tensor | str:
+    def read(file: Location) -> Tensor | str:
         try:
             return read_image(file, model.preprocessing.shape, model.preprocessing.window)
         except UserError as error:

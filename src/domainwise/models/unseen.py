@@ -40,7 +40,8 @@ def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, 
     if not accuracies:
         return None
     over_pairs = estimate([value for values in accuracies.values() for value in values])
-    domains = {domain: estimate(values).mean for domain, values in accuracies.items()}
+    of_domains = {domain: estimate(values) for domain, values in accuracies.items()}
+    domains = {domain: found.mean for domain, found in of_domains.items()}
     worst = min(domains, key=lambda domain: domains[domain])
     return {
         "rule": rule,
@@ -49,6 +50,7 @@ def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, 
         "error": over_pairs.error if over_pairs.n > 1 else None,
         "worst": {"domain": worst, "mean": domains[worst]},
         "domains": domains,
+        "errors": {domain: found.error for domain, found in of_domains.items()},
     }
 
 

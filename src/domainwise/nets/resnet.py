@@ -183,6 +183,18 @@ def resnet50_live(shape: tuple[int, ...]) -> ResNet:
     return _50(shape, norm=nn.BatchNorm2d)
 
 
+@network("resnet50-augmix", weights="resnet50-augmix")
+def resnet50_augmix(shape: tuple[int, ...]) -> ResNet:
+    """ResNet-50 from ImageNet weights trained with AugMix, BatchNorm frozen."""
+    return _50(shape, norm=FrozenBatchNorm2d)
+
+
+@network("resnet50-augmix-live", weights="resnet50-augmix")
+def resnet50_augmix_live(shape: tuple[int, ...]) -> ResNet:
+    """ResNet-50 from ImageNet weights trained with AugMix, BatchNorm learns: DomainBed's network since July 2024."""
+    return _50(shape, norm=nn.BatchNorm2d)
+
+
 @network("resnet50-scratch")
 def resnet50_scratch(shape: tuple[int, ...]) -> ResNet:
     """ResNet-50 from random weights, BatchNorm learns."""

@@ -30,6 +30,8 @@ class Weights:
     licence: str
     sha256: str = ""
     size: int = 0  # bytes
+    page: str = ""
+    """Where the user gets a file without a checksum."""
 
     @property
     def url(self) -> str:
@@ -57,6 +59,13 @@ WEIGHTS = {
         f"BSD-3-Clause (torchvision); {IMAGENET}",
         "11ad3fa62ca79e40addfd354a8ec4b7c75143b3038b8d2a807fbc68deab379ca",
         102_540_417,
+    ),
+    "resnet50-augmix": Weights(
+        "resnet50_ram-a26f946b.pth",
+        "timm's resnet50.ram_in1k (RandAugment and AugMix), DomainBed's start since July 2024",
+        f"Apache-2.0 (timm); {IMAGENET}",
+        page="https://github.com/huggingface/pytorch-image-models/releases/download/v0.1-weights/"
+        "resnet50_ram-a26f946b.pth",
     ),
     "resnet50-v1": Weights(
         "resnet50_imagenet.safetensors",
@@ -104,7 +113,10 @@ def find(file: str, root: Path | None = None) -> Path:
             return place
     known = {weights.file: name for name, weights in WEIGHTS.items() if weights.sha256}
     name = Path(file).name
+    page = next((weights.page for weights in WEIGHTS.values() if weights.file == name), "")
     how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the path of the file"
+    if page:
+        how = f"download it from {page} and put it into {top / FOLDER}"
     reason = f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}"
     raise UserError(reason, argument="" if name in known else "weights")
 

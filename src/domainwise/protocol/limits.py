@@ -25,6 +25,18 @@ def check(name: str, value: int, least: int, most: int, argument: str = "") -> i
     return value
 
 
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(text: str, argument: str) -> float:
+    """ "45m" -> 2700.0."""
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or len(number) > 6 or unit not in UNITS or int(number) == 0:
+        reason = f"{text[:40]!r} is no length of time: give a number and a unit, e.g. 45m, 8h or 2d"
+        raise UserError(reason, argument=argument)
+    return float(int(number) * UNITS[unit])
+
+
 def shortened(value: int) -> str:
     """A number as a person reads it, whatever its length."""
     return str(value) if abs(value) < 10**30 else "a number of more than 30 digits"

@@ -55,6 +55,8 @@ class Metric:
         return known.get(self.name)
 
 
+SMALLEST_GROUP = 10
+"""Samples of a group (a patient, a lot) whose accuracy counts: that of fewer is noise, and the lowest is 0."""
 ACCURACY = Metric("accuracy", "accuracy", "accuracy")
 WORST_CLASS = Metric("worst-class", "worst_class", "lowest recall of a class")
 METRICS: dict[str, Metric] = {
@@ -67,6 +69,7 @@ METRICS: dict[str, Metric] = {
         Metric("nll", "loss", "negative log-likelihood", higher_is_better=False, percent=False),
         Metric("calibration-error", "calibration_error", "calibration error", higher_is_better=False, selects=False),
         WORST_CLASS,
+        Metric("worst-group", "worst_group", f"lowest accuracy of a group of at least {SMALLEST_GROUP}"),
     )
 }
 FIELDS = tuple(metric.field for metric in METRICS.values())

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, Unpack
 
 from domainwise.protocol.averages import NONE
+from domainwise.protocol.balance import UNCHANGED, ClassWeights
 from domainwise.protocol.network_names import full_name
 from domainwise.protocol.recipe import CONSTANT
 from domainwise.protocol.spaces import Value
@@ -35,6 +36,8 @@ class TrainingKeywords(TypedDict, total=False):
     clip_gradient: float
     train: str
     layer_decay: float
+    balance: str
+    class_weights: Mapping[str, float] | ClassWeights
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class TrainingOptions:
     computes with `threads` CPU threads, on every machine. `held_out` is the fraction of a domain that is not trained
     on; with 0 there is no validation by training domains. `average` names an average of the weights that is evaluated
     too: "ema", "sma", "swad", or "none". With `shared_start` all draws of a trial have the same initial weights. The
-    fields from `start` to `layer_decay` are the recipe of the training (`protocol.recipe`).
+    fields from `start` to `layer_decay` are the recipe of the training (`protocol.recipe`). `balance` ("class",
+    "group") and `class_weights` change how often images are drawn (`protocol.balance`).
     """
 
     steps: int | None = None
@@ -71,10 +75,14 @@ class TrainingOptions:
     clip_gradient: float = 0.0
     train: str = ""
     layer_decay: float = 1.0
+    balance: str = ""
+    class_weights: ClassWeights = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
         object.__setattr__(self, "track", tuple(self.track))
+        object.__setattr__(self, "balance", "" if self.balance in UNCHANGED else self.balance)
+        object.__setattr__(self, "class_weights", tuple(sorted(dict(self.class_weights).items())))
         for name in ("average", "freeze"):
             object.__setattr__(self, name, "" if getattr(self, name) == NONE else getattr(self, name))
         if self.network:
@@ -104,6 +112,8 @@ ADDED = (
     "clip_gradient",
     "train",
     "layer_decay",
+    "balance",
+    "class_weights",
 )
 """Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from domainwise.core.errors import UserError, unknown
 
-ROLES = ("path", "label", "domain", "group", "split", "time")
+ROLES = ("path", "label", "domain", "group", "split", "time", "weight")
 """What a column of a table may be."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DEEPEST_GREY = 65535

@@ -23,6 +23,8 @@ class SplitScores(NamedTuple):
     """Not defined where all samples are of one class."""
     calibration_error: float | None = None
     worst_class: float | None = None
+    worst_group: float | None = None
+    """Not defined where no group has enough samples."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "SplitScores":
@@ -54,6 +56,7 @@ class Record:
     calibration_error: Fraction | None = None
     """Expected calibration error, 15 bins."""
     worst_class: Fraction | None = None
+    worst_group: Fraction | None = None
     """Lowest recall of a class that occurs."""
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
+from domainwise.protocol.balance import ClassWeights
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.network_names import network_title
 from domainwise.protocol.recipe import CONSTANT
@@ -28,7 +29,17 @@ Combination = Literal["", "uniform soup", "greedy soup", "ensemble"]
 
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
-RECIPE = ("start", "freeze", "train", "layer_decay", "lr_schedule", "early_stop", "clip_gradient")
+RECIPE = (
+    "start",
+    "freeze",
+    "train",
+    "layer_decay",
+    "lr_schedule",
+    "early_stop",
+    "clip_gradient",
+    "balance",
+    "class_weights",
+)
 """The fields of a Run that change its training, not what it is trained on."""
 FORMAT = 2
 """Raised when a Run's fields change meaning; part of its identity."""
@@ -66,8 +77,8 @@ class Run:
     selection rules need. `threads` is the number of CPU threads: sums depend on it in their last bits, which training
     amplifies. With an `average` (see `protocol.averages`) the averaged weights are evaluated besides the last ones.
     With `shared_start` every draw starts from the initial weights of draw 0, so that weights of different draws can be
-    averaged. The fields named in RECIPE are the recipe (see `protocol.recipe`). A `network` that is a folder counts by
-    its name and content, not by its path.
+    averaged. The fields named in RECIPE are the recipe (see `protocol.recipe` and `protocol.balance`). A `network` that
+    is a folder counts by its name and content, not by its path.
 
     A run with a `combination` is not trained: it describes a model made of the `members`, the identities of runs that
     ended. It has the settings that they share, the hyper-parameters of the first and draw 0.
@@ -107,6 +118,8 @@ class Run:
     members: tuple[str, ...] = added(())
     train: str = added("")
     layer_decay: float = added(1.0)
+    balance: str = added("")
+    class_weights: ClassWeights = added(())  # noqa: RUF009 (as above)
 
     @classmethod
     def plan(cls, *args: Any, **kwargs: Any) -> "Run":

@@ -138,6 +138,11 @@ class Fixed(Parameter):
 
 
 @dataclass(frozen=True)
+class Added(Fixed):
+    """A setting that a later version added: at its default it is no part of a run's values, whose identity stays."""
+
+
+@dataclass(frozen=True)
 class ByScale:
     """A parameter whose default and range depend on the scale of the problem."""
 
@@ -156,8 +161,13 @@ def at_scale(space: Space, scale: Scale) -> dict[str, Parameter]:
 def draw(space: Mapping[str, Parameter], draw: int, trial: int) -> HParams:
     """The values of one draw of a search; draw 0 is the defaults. The trials of a draw have different values."""
     if draw == 0:
-        return {name: parameter.default for name, parameter in space.items()}
-    return {name: parameter.at(uniform("hparam", draw, trial, name)) for name, parameter in space.items()}
+        return {name: parameter.default for name, parameter in recorded(space).items()}
+    return {name: p.at(uniform("hparam", draw, trial, name)) for name, p in recorded(space).items()}
+
+
+def recorded(space: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters whose values are always part of a run: all but those that were added."""
+    return {name: parameter for name, parameter in space.items() if not isinstance(parameter, Added)}
 
 
 def override(space: Mapping[str, Parameter], values: HParams, fixed: Mapping[str, Value], algorithm: str) -> HParams:
@@ -169,4 +179,6 @@ def override(space: Mapping[str, Parameter], values: HParams, fixed: Mapping[str
         if (fault := space[name].fault(value)) is not None:
             raise UserError(f"{algorithm}: hyper-parameter {name}={value!r} {fault}")
         result[name] = space[name].tidy(value)
+        if isinstance(space[name], Added) and result[name] == space[name].default:
+            del result[name]
     return result

@@ -62,6 +62,17 @@ def estimate(values: Sequence[float], metric: Metric = ACCURACY) -> Estimate:
     return Estimate(float(np.mean(values)), error, n, metric)
 
 
+def wilson(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share of n samples: (p + z^2/2n +- z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n).
+
+    Paper: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
+    """
+    middle = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = ((middle + side) / (1 + z * z / n) for side in (-half, half))
+    return max(0.0, low), min(1.0, high)
+
+
 @dataclass(frozen=True)
 class Difference:
     """A minus B over pairs that share domain, trial and splits, and where both chose the same draw also initial weights

@@ -1,7 +1,7 @@
 """The accuracy table of one experiment and selection rule: a row per method, mean ± standard error."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from domainwise.protocol.statistics import (
 )
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
 
+NOT_JUDGED = "not judged"
+"""In a cell that was run, but has nothing that the selection rule looks at."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -37,6 +40,8 @@ class Row:
     draws: int = 1
     trials: int = 1
     steps: int = 0
+    not_judged: tuple[Column, ...] = ()
+    """Columns that were run, but where the rule can judge no run."""
 
     def estimate(self, column: Column) -> Estimate | None:
         """Of one column, or the average over all."""
@@ -50,6 +55,7 @@ class Row:
             "cells": cells,
             "average": None if self.average is None else self.average.as_json(),
             "difference": difference,
+            "not_judged": [str(column) for column in self.not_judged],
         }
 
     def as_domainbed(self) -> "Row":
@@ -93,9 +99,15 @@ class AccuracyTable(Tabular):
         algorithms: Sequence[str] = (),
         baseline: str = "ERM",
         metric: Metric = ACCURACY,
+        was_run: Mapping[Method, Set[Column]] | None = None,
     ) -> "AccuracyTable":
-        """From selected scores; rows in the order of these algorithms, the rest after them by name."""
-        columns = in_order(dataset, {column for by_column in scores.values() for column in by_column})
+        """From selected scores; rows in the order of these algorithms, the rest after them by name.
+
+        `was_run` says which columns the methods were run on: one without a score keeps its place, and there is no
+        average over the others alone.
+        """
+        run_on = {method: set(by_column) | set((was_run or {}).get(method, ())) for method, by_column in scores.items()}
+        columns = in_order(dataset, set().union(*run_on.values()))
         rank = {name: i for i, name in enumerate(algorithms)}
         rows = []
         for method in sorted(scores, key=lambda method: _place(method, rank)):
@@ -103,7 +115,8 @@ class AccuracyTable(Tabular):
             other = _baseline(method, baseline, scores)
             gap = paired(by_column, scores[other], metric) if other not in (None, method) else None
             cells = {c: estimate(list(by_column[c].values()), metric) for c in columns if c in by_column}
-            rows.append(Row(method, cells, average(by_column, columns, metric), gap))
+            not_judged = tuple(c for c in columns if c in run_on[method] and c not in by_column)
+            rows.append(Row(method, cells, average(by_column, columns, metric), gap, not_judged=not_judged))
         return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)), metric=metric)
 
     @property
@@ -134,7 +147,24 @@ class AccuracyTable(Tabular):
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
         chance = [] if self.chance is None else [f"chance {self.metric.format(self.chance)}"]
         rule = f"selected by {self.selection} validation{self._selected_by}"
-        return "; ".join([rule, *chance, *self.made_with(), *facts, *self.completeness])
+        return "; ".join([rule, *chance, *self.made_with(), *facts, *self._not_judged(), *self.completeness])
+
+    def _not_judged(self) -> list[str]:
+        """Which cells the rule could not fill, and that averages and differences do not cover them."""
+        methods: dict[Column, list[str]] = {}
+        for row in self.rows:
+            for column in row.not_judged:
+                methods.setdefault(column, []).append(str(row.method))
+        if not methods:
+            return []
+        cells = [
+            f"{column} ({'all methods' if len(names) == len(self.rows) else ', '.join(names)})"
+            for column, names in methods.items()
+        ]
+        return [
+            f"no run has what {self.selection} validation needs on {', '.join(cells)}: no average over the rest, and "
+            "differences are over the rest alone"
+        ]
 
     @property
     def chance(self) -> float | None:
@@ -198,7 +228,10 @@ class AccuracyTable(Tabular):
         best = {column: self.metric.best(means) for column, means in known.items()}
         rows = []
         for row in self.rows:
-            cells = [_cell(row.estimate(column), best[column]) for column in columns]
+            cells = [
+                NOT_JUDGED if column in row.not_judged else _cell(row.estimate(column), best[column])
+                for column in columns
+            ]
             rows.append([str(row.method), *cells, str(row.difference or "")])
         headings = ["algorithm", *map(str, columns), f"minus {self.baseline}"]
         return Table(headings, rows, self.title, self.caption)

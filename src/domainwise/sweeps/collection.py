@@ -19,6 +19,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import DATASETS
+from domainwise.protocol.balance import as_pairs
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.network_names import network_title
 from domainwise.protocol.records import PenaltyRecord, Status
@@ -142,7 +143,8 @@ def experiment(run: Run) -> Experiment:
     unused = tuple(domain for domain in known if domain not in used)
     weights = WeightsReference.parse(run.weights).fingerprint
     facts = (network_title(run.network), run.steps, run.precision, weights, run.augmentation, run.image_size, run.seed)
-    recipe = ", ".join(f"{name} {value}" for name, value in run.recipe.items())
+    shown = run.recipe | ({"class_weights": " ".join(as_pairs(run.class_weights))} if run.class_weights else {})
+    recipe = ", ".join(f"{name} {value}" for name, value in shown.items())
     return Experiment(run.dataset, run.setting, *facts, unused, run.threads, recipe)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.protocol.averages import NONE
+from domainwise.protocol.balance import ClassWeights, as_pairs
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan
@@ -53,6 +54,8 @@ def _option(field: Field[Any], value: Any) -> Iterator[str]:
         return
     if isinstance(value, Mapping):
         yield from _hparams(value)
+    elif field.name == "class_weights":
+        yield from _class_weights(value)
     elif value is True:
         yield name
     else:
@@ -80,6 +83,7 @@ def train_command(run: Run, out: Path) -> str | None:
     for option, names in (("test-domain", run.test_domains), ("train-domain", run.train_domains), ("track", run.track)):
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(fixed)
+    words += _class_weights(facts.pop("class_weights", ()))
     for name, value in facts.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join([*words, "--out", str(out)])
@@ -90,6 +94,11 @@ def _program() -> Iterator[str]:
     yield "domainwise"
     for name in plugins.files():
         yield from ("--plugin", name)
+
+
+def _class_weights(weights: ClassWeights) -> Iterator[str]:
+    for pair in as_pairs(weights):
+        yield from ("--class-weight", pair)
 
 
 def _hparams(values: Mapping[str, Value]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from domainwise.algorithms import ALGORITHMS
 from domainwise.core.threads import cpu_threads
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
@@ -14,6 +15,7 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.engine.swad import validation_interval
 from domainwise.protocol.runs import Run
+from domainwise.sweeps.plan_run import search_space
 
 STEPS = 3
 LONG_STEP = 1.0
@@ -24,33 +26,43 @@ LARGE_IMAGE, FEW_IMAGES = 64, 2
 """Of images with more pixels a side, a CPU first tries so few per domain and split: a whole batch may take minutes."""
 
 
-def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None) -> float:
-    """The sum over all runs of the time on their threads, or on one GPU."""
-    return StepTimes(device, data_root).estimate(runs)
+def estimate_seconds(runs: Sequence[Run], device: str, data_root: Path | None, *, by_passes: bool = False) -> float:
+    """The sum over all runs of the time on their threads, or on one GPU; see StepTimes for `by_passes`."""
+    return StepTimes(device, data_root, by_passes).estimate(runs)
 
 
 class StepTimes:
     """Measures each algorithm once, however many sets of runs are estimated.
 
     It is timed at its smallest batch, or a smaller one if that takes long; the time of a step is taken to be
-    proportional to its batch, which holds for a busy device.
+    proportional to its batch, which holds for a busy device. `by_passes` ERM alone is measured, and other algorithms
+    are taken to cost as many times as much as they have forward-backward passes: quick, where there are many.
     """
 
-    def __init__(self, device: str, data_root: Path | None) -> None:
-        self.device, self.data_root = pick_device(device), data_root
+    def __init__(self, device: str, data_root: Path | None, by_passes: bool = False) -> None:
+        self.device, self.data_root, self.by_passes = pick_device(device), data_root, by_passes
         self.costs: dict[tuple[str, str, str, int], tuple[float, float]] = {}
 
     def estimate(self, runs: Sequence[Run]) -> float:
         """The sum over all runs of the time on their threads, or on one GPU."""
         total = 0.0
         for run in sorted(runs, key=lambda run: int(run.hparams["batch_size"] or 1)):
-            key = (run.dataset, run.algorithm, run.network, run.threads)
+            measured = "ERM" if self.by_passes else run.algorithm
+            key = (run.dataset, measured, run.network, run.threads)
             if key not in self.costs:
                 with cpu_threads(run.threads):
-                    self.costs[key] = _measure(run, self.device, self.data_root)
+                    self.costs[key] = _measure(_as_erm(run) if self.by_passes else run, self.device, self.data_root)
             per_image, per_evaluation = self.costs[key]
-            total += run.steps * per_image * int(run.hparams["batch_size"] or 1) + evaluations(run) * per_evaluation
+            passes = ALGORITHMS[run.algorithm].passes if self.by_passes else 1.0
+            images = passes * int(run.hparams["batch_size"] or 1)
+            total += run.steps * per_image * images + evaluations(run) * per_evaluation
         return total
+
+
+def _as_erm(run: Run) -> Run:
+    """A training of the same network on the same data and batches."""
+    hparams = {name: run.hparams[name] for name in search_space("ERM", find_dataset(run.dataset).scale)}
+    return replace(run, algorithm="ERM", hparams=hparams, average="")
 
 
 def evaluations(run: Run) -> float:

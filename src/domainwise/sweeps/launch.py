@@ -1,5 +1,6 @@
 """One entry to all launchers: this machine, a Ray cluster, a Slurm cluster."""
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -42,13 +43,30 @@ def launch(
     return local.execute(runs, settings, workers, per_gpu)
 
 
-def launch_plans(plans: Sequence[Plan], settings: Settings, on: str = "local", **launcher: Any) -> Generator[Event]:
+def launch_plans(
+    plans: Sequence[Plan],
+    settings: Settings,
+    on: str = "local",
+    *,
+    order: Callable[[Sequence[Plan]], list[Run]] = planned_runs,
+    **launcher: Any,
+) -> Generator[Event]:
     """Trains the runs of all plans; leaves the plans and the names of plugins in the folder, so that it can be read."""
-    events = launch(on, planned_runs(plans), settings, **launcher)
+    events = launch(on, order(plans), settings, **launcher)
     for plan in plans:
         plan.save(settings.out)
     plugins.save_names(settings.out)
     return events
+
+
+def until(events: Generator[Event], seconds: float) -> Generator[Event]:
+    """The events of so much time; then the runs are interrupted, and save their checkpoints."""
+    deadline = time.monotonic() + seconds
+    with closing(events):
+        for event in events:
+            yield event
+            if time.monotonic() >= deadline:
+                return
 
 
 def sweep(

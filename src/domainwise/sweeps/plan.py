@@ -29,11 +29,11 @@ from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOpti
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
-from domainwise.sweeps.spaces import mild_space, paper_space
+from domainwise.sweeps.spaces import RECENT, RECENT_NETWORKS, mild_space, paper_space
 
 SETTINGS = ("multi", "single")
-SPACES = ("domainbed", "paper", "soup")
-VARIANTS = {"paper": "paper", "soup": "mild"}
+SPACES = ("domainbed", "domainbed-2024", "paper", "soup")
+VARIANTS = {"domainbed-2024": "2024", "paper": "paper", "soup": "mild"}
 """Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
 
@@ -43,6 +43,7 @@ class Plan:
     """A search: every algorithm, set of hyper-parameter values and trial, for every way of dividing the domains.
 
     setting "multi"       leave each domain out in turn; with `pairs` also every two, for leave-one-domain-out selection
+                          of the algorithms that can train on the rest
     setting "single"      train on each domain in turn, test on all others
 
     search "draws"        DomainBed's: every trial of a draw has its own values; `test_domains` are left out in turn
@@ -51,8 +52,8 @@ class Plan:
 
     A dataset with its own validation and test domains (NICO) keeps those roles: multi trains on all the rest together,
     single on each of the rest. Draw 0, or candidate 0, is the defaults. In the space "soup" the draws differ mildly and
-    share their start, so that their weights can be averaged. `ranges` replaces search ranges by exponents of ten. The
-    constructor stores; `plan_sweep` checks what a user asks for.
+    share their start, so that their weights can be averaged; "domainbed-2024" has DomainBed's newer defaults. `ranges`
+    replaces search ranges by exponents of ten. The constructor stores; `plan_sweep` checks what a user asks for.
     """
 
     dataset: FilePath
@@ -84,8 +85,12 @@ class Plan:
     @cached_property
     def _runs(self) -> Sequence[Run]:
         divisions = self._divisions()
+        left_out = self.without_pairs
         firsts = {
-            algorithm: [self._first(algorithm, train, test) for train, test in divisions]
+            algorithm: [
+                None if algorithm in left_out and self._is_pair(test) else self._first(algorithm, train, test)
+                for train, test in divisions
+            ]
             for algorithm in self.algorithms
         }
         cells = [(draw, trial) for draw in range(self.draws) for trial in range(self.trials)]
@@ -96,7 +101,8 @@ class Plan:
             values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
             for i in range(len(divisions)):
                 for algorithm, by_division in firsts.items():
-                    runs.append(replace(by_division[i], hparams=values[algorithm], draw=draw, trial=trial))
+                    if (first := by_division[i]) is not None:
+                        runs.append(replace(first, hparams=values[algorithm], draw=draw, trial=trial))
         return runs
 
     @cached_property
@@ -118,6 +124,18 @@ class Plan:
             return [(None, unseen)]
         pairs = [pair for pair in combinations(data.testable, 2) if set(pair) & set(unseen)] if self.pairs else []
         return [(None, (domain,)) for domain in unseen] + [(None, pair) for pair in pairs]
+
+    @property
+    def without_pairs(self) -> tuple[str, ...]:
+        """The algorithms that cannot train on what is left when two domains are left out."""
+        if not self.pairs or not any(self._is_pair(test) for _, test in self._divisions()):
+            return ()
+        left = len(self._data.domains) - len(self._data.validation) - 2
+        return tuple(name for name in self.algorithms if ALGORITHMS[name].needs_domains > left)
+
+    def _is_pair(self, test: Sequence[str]) -> bool:
+        """Whether two domains are left out only to help select others."""
+        return self.pairs and self.setting == "multi" and len(test) == 2 and not self._data.unseen
 
     def _first(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
         """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
@@ -153,6 +171,8 @@ class Plan:
         space = dict(legal)
         if self.space == "paper":
             space |= paper_space(algorithm, self.dataset, self.setting)
+        if self.space == "domainbed-2024":
+            space |= RECENT.get(algorithm, {})
         if self.space == "soup":
             space = mild_space(legal)
         for name, (low, high) in self.ranges.items():
@@ -240,6 +260,8 @@ def plan_sweep(
     elif wrong := [domain for domain in named if domain not in data.testable]:
         raise unknown(f"test domain of {data.title}", wrong[0], data.testable)
     data.check_image_size(options.image_size)
+    if space == "domainbed-2024" and options.network is None and data.network in RECENT_NETWORKS:
+        options = replace(options, network=RECENT_NETWORKS[data.network])
     return Plan(
         data.name,
         tuple(algorithms),

@@ -15,6 +15,7 @@ from domainwise.nets import NETWORKS, pretrained_weights
 from domainwise.nets.weights import for_network, planned
 from domainwise.protocol import limits, spaces
 from domainwise.protocol.averages import check_average
+from domainwise.protocol.balance import check_balance
 from domainwise.protocol.network_names import is_hub
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.recipe import check_recipe
@@ -101,6 +102,7 @@ def plan_run(
     average = options.average or method.weight_average
     check_average(average, held_out)
     check_recipe(options, held_out)
+    check_balance(options, data.classes)
     _check_method(method, algorithm, options, network)
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
@@ -136,6 +138,8 @@ def plan_run(
         clip_gradient=float(options.clip_gradient),
         train=options.train,
         layer_decay=float(options.layer_decay),
+        balance=options.balance,
+        class_weights=tuple((name, float(weight)) for name, weight in options.class_weights),
     )
 
 

@@ -1,4 +1,4 @@
-"""Search spaces besides DomainBed's: the paper's, and the mild one whose runs can be averaged.
+"""Search spaces besides DomainBed's: the paper's, DomainBed's of 2024, and the mild one whose runs can be averaged.
 
 The paper's (appendix A.2 and B) are per algorithm and dataset, as exponents of ten:
 
@@ -68,6 +68,11 @@ def paper_space(algorithm: str, dataset: str, setting: str = "multi") -> dict[st
         space |= {name: _log(r, default) for name, r, default in zip(("eps", "alpha"), ranges, (1.0, 0.1), strict=True)}
     return space | EVERY_ALGORITHM.get(dataset, {})
 
+
+RECENT: dict[str, dict[str, Parameter]] = {"MLDG": {"meta_test": Choice((1, 2), default=2)}}
+"""Where the ranges of DomainBed since July 2024 differ from those of its published tables."""
+RECENT_NETWORKS = {"resnet50": "resnet50-augmix-live"}
+"""Its networks, where a dataset's default is another: AugMix weights and a BatchNorm that learns."""
 
 MILD_LR = (0.2, 0.6, 1.0)
 """Learning rates of the mild space, as factors of the default: 1e-5, 3e-5 and 5e-5 for photographs."""

@@ -12,7 +12,7 @@ from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.dataset_names import titles
 from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
-from domainwise.protocol.selection import RULES, Curve, Method, searches
+from domainwise.protocol.selection import RULES, Column, Curve, Method, searches
 from domainwise.protocol.statistics import (
     Scores,
     selected,
@@ -153,7 +153,10 @@ def table_of(
 ) -> AccuracyTable:
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
-    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric)
+    was_run: dict[Method, set[Column]] = {}
+    for search in searches(group.curves):
+        was_run.setdefault(search.method, set()).add(search.column)
+    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric, was_run)
     by_method: dict[Method, list[Curve]] = {}
     for curve in group.curves:
         by_method.setdefault(curve.method, []).append(curve)

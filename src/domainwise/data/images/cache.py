@@ -37,8 +37,9 @@ from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Longest, check, checksum, parse, read_file
 from domainwise.data.images import progress
 from domainwise.data.images.cache_folder import SOURCE, cache_root
+from domainwise.data.images.decode import PACKED
 from domainwise.data.images.parallel import decode_all
-from domainwise.data.images.remote import Location, is_url, states
+from domainwise.data.images.remote import Location, container, is_url, shown, states
 
 log = logging.getLogger("domainwise")
 
@@ -106,14 +107,15 @@ def bad_images(files: Sequence[Location], bad: Mapping[int, str]) -> UserError:
     number, reason = next(iter(bad.items()))
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
     return UserError(
-        f"cannot decode {files[number]}: {reason}{more}; repair or remove it, or leave such images out",
+        f"cannot decode {shown(files[number])}: {reason}{more}; repair or remove it, or leave such images out",
         argument="skip_bad",
     )
 
 
 def common_folder(files: Sequence[Location]) -> Path:
     """The deepest folder that holds all files of this machine."""
-    return Path(os.path.commonpath([file.parent for file in files if isinstance(file, Path)] or [Path("/")]))
+    folders = {place.parent for file in files if (place := file if isinstance(file, Path) else container(file))}
+    return Path(os.path.commonpath(folders or [Path("/")]))
 
 
 def fingerprint(files: Sequence[Location], base: Path) -> str:
@@ -122,7 +124,7 @@ def fingerprint(files: Sequence[Location], base: Path) -> str:
     elsewhere = states([str(file) for file in files if is_url(file)])
     for file in files:
         if not isinstance(file, Path):
-            lines.append(f"{file}\0{elsewhere.get(file)}")
+            lines.append(f"{file.removeprefix(f'{PACKED}{base}')}\0{elsewhere.get(file)}")
             continue
         facts = file.stat()
         lines.append(f"{str(file).removeprefix(str(base))}\0{facts.st_size}\0{facts.st_mtime_ns}")

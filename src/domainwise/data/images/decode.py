@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +43,31 @@ THUMBNAIL = 16
 """Height and width of the grey copy by which nearly equal images are found."""
 
 
+PACKED = "packed://"
+"""How the address of an image inside a Parquet or Arrow file begins: packed://FILE#GROUP/ROW/COLUMN."""
+
+
 class BadImage(Exception):
     """A file that cannot be decoded; the message is the reason."""
 
 
 def read(
-    file: str | Path, width: int, height: int | None = None, mode: str = "RGB", window: Window | None = None
+    file: str | Path | bytes,
+    width: int,
+    height: int | None = None,
+    mode: str = "RGB",
+    window: Window | None = None,
+    formats: tuple[str, ...] | None = None,
 ) -> Pixels:
     """The file as uint8 [C, height, width] (by default square): upright, RGB, resized bilinearly with antialiasing.
 
-    With a `window` (low, high) a 16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8
-    bits are used.
+    It is given by path, URL or content, in one of Pillow's `formats` (by default any). With a `window` (low, high) a
+    16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8 bits are used.
     """
     height = height or width
     at_least = DRAFT * max(width, height)
     with _as_bad_image():
-        image = header(file, at_least)
+        image = header(file, at_least, formats)
         pixels = image.width * image.height
         with _room.take(pixels):
             image.load()
@@ -144,22 +154,55 @@ class _Room:
 _room = _Room()
 
 
-def header(file: str | Path, at_least: int | None = None) -> Image.Image:
+def header(
+    file: str | Path | bytes, at_least: int | None = None, formats: tuple[str, ...] | None = None
+) -> Image.Image:
     """The first frame of a file, to be decoded; a file at a URL is fetched."""
-    source: Path | io.BytesIO = io.BytesIO(_fetched(file)) if "://" in str(file) else Path(file)
+    source: Path | io.BytesIO
+    if isinstance(file, bytes):
+        source = io.BytesIO(file)
+    else:
+        source = io.BytesIO(_fetched(file)) if "://" in str(file) else Path(file)
     if not (source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size):
         raise BadImage("the file is empty")
-    image: Image.Image = Image.open(source)
+    image: Image.Image = Image.open(source, formats=formats)
     if at_least is not None:
         image.draft(None, (at_least, at_least))
     return image
 
 
 def _fetched(url: str | Path) -> bytes:
+    if str(url).startswith(PACKED):
+        return _unpacked(str(url))
     import fsspec
 
     with fsspec.open(str(url), "rb") as file:
         return bytes(file.read())
+
+
+def _unpacked(address: str) -> bytes:
+    file, _, place = address.removeprefix(PACKED).rpartition("#")
+    group, row, column = place.split("/", 2)
+    value = _images(file, int(group), column)[int(row)].as_py()
+    if isinstance(value, dict):
+        if value.get("bytes") is None:
+            raise BadImage(f"its bytes are not in the file but at {str(value.get('path'))[:200]}")
+        value = value["bytes"]
+    if not isinstance(value, bytes):
+        raise BadImage("its place in the file is empty")
+    return value
+
+
+@lru_cache(maxsize=2)
+def _images(file: str, group: int, column: str) -> Any:
+    """A column of images: of a row group of a Parquet file, or of an Arrow file, which is mapped, not read."""
+    if file.endswith(".parquet"):
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(file).read_row_group(group, columns=[column]).column(column)
+    from pyarrow import ipc, memory_map
+
+    return ipc.open_stream(memory_map(file)).read_all().column(column)
 
 
 def _smaller(image: Image.Image, at_least: int) -> Image.Image:

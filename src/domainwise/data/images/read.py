@@ -9,6 +9,7 @@ from torch import Tensor
 
 from domainwise.core.errors import UserError
 from domainwise.data.images.decode import BadImage, read, to_pixels
+from domainwise.data.images.remote import shown
 from domainwise.protocol.reading import Window
 
 MODES = {1: "L", 3: "RGB"}
@@ -31,4 +32,5 @@ def read_image(image: str | Path | Image.Image, shape: tuple[int, ...], window: 
     try:
         return torch.from_numpy(to_pixels(image, *form) if isinstance(image, Image.Image) else read(image, *form))
     except BadImage as error:
-        raise UserError(f"{image} is no readable image ({error}): leave it out") from None
+        what = shown(image) if isinstance(image, str) else image
+        raise UserError(f"{what} is no readable image ({error}): leave it out") from None

@@ -1,4 +1,4 @@
-"""Image files at URLs (s3://..., gs://..., https://...) through fsspec, which is imported only for them."""
+"""Images elsewhere: at URLs (s3://..., gs://...) through fsspec, which is imported only for them, or inside files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core.errors import UserError
+from domainwise.data.images.decode import PACKED
 
 Location = Path | str
-"""A file on this machine, or the URL of one elsewhere."""
+"""A file on this machine, the URL of one elsewhere, or the address of an image inside a file."""
 CHANGES = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
 """What file systems call a mark that changes with a file."""
 
@@ -26,7 +27,14 @@ def states(urls: Sequence[str]) -> dict[str, str]:
     """
     result: dict[str, str] = {}
     listed: dict[str, dict[str, dict[str, Any]]] = {}
+    containers: dict[Path, str] = {}
     for url in urls:
+        if inside := container(url):
+            if inside not in containers:
+                containers[inside] = _state(inside)
+            if containers[inside]:
+                result[url] = containers[inside]
+            continue
         system, path = _file_system(url)
         parent = url.rpartition("/")[0]
         if parent not in listed:
@@ -36,6 +44,35 @@ def states(urls: Sequence[str]) -> dict[str, str]:
             changed = next((str(facts[name]) for name in CHANGES if facts.get(name)), "")
             result[url] = f"{facts.get('size')}\0{changed}"
     return result
+
+
+def packed(file: Path, group: int, row: int, column: str) -> str:
+    """The address of an image inside a Parquet or Arrow file."""
+    return f"{PACKED}{file}#{group}/{row}/{column}"
+
+
+def container(location: Location) -> Path | None:
+    """The file that an image is inside of; None where it is a file of its own."""
+    text = str(location)
+    return Path(text.removeprefix(PACKED).rpartition("#")[0]) if text.startswith(PACKED) else None
+
+
+def shown(location: Location) -> str:
+    """For a person to read."""
+    if (inside := container(location)) is None:
+        return str(location)
+    group, row, column = str(location).rpartition("#")[2].split("/", 2)
+    where = f"row {int(row) + 1}" + (f" of row group {int(group) + 1}" if group != "0" else "")
+    return f"{column} in {where} of {inside}"
+
+
+def _state(file: Path) -> str:
+    """Size and time; empty for a file that is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ""
+    return f"{found.st_size}\0{found.st_mtime_ns}"
 
 
 def _listing(system: Any, folder: str) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.data.images.parallel import decode_all
+from domainwise.data.images.remote import shown
 from domainwise.data.sources.bursts import groups_of
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.near_duplicates import near_pairs
@@ -94,7 +95,30 @@ class Check:
         for same in (list(names) for _, names in by_lower):
             if len(same) > 1:
                 lines.append(f"classes differ only in capital letters: {', '.join(same)}")
-        return lines + self._dim() + self._leaks()
+        return lines + self._dim() + self._leaks() + self._divided_groups()
+
+    def _divided_groups(self) -> list[str]:
+        """Groups whose images the table itself divides: between domains, or between given splits."""
+        members: dict[int, list[ImageFile]] = {}
+        for image, number in zip(self.folder.images, self._groups or (), strict=False):
+            members.setdefault(number, []).append(image)
+        kinds: tuple[tuple[Callable[[ImageFile], str], str, str], ...] = (
+            (lambda image: image.domain, "in several domains", "an unseen domain of which it is part is not unseen"),
+            (lambda image: image.split, "in several given splits", "a model is validated on what it was trained on"),
+        )
+        lines = []
+        for place, where, meaning in kinds:
+            if divided := [images for images in members.values() if len(set(map(place, images))) > 1]:
+                first = divided[0]
+                other = next(image for image in first if place(image) != place(first[0]))
+                example = f"{self._path(first[0])} and {self._path(other)}"
+                lines.append(f"{counted(len(divided), 'group')} {where}: {meaning}, e.g. {example}")
+        return lines
+
+    @cached_property
+    def _groups(self) -> list[int] | None:
+        """The number of each image's group."""
+        return groups_of(self.folder.images, self.folder.reading.bursts)
 
     def _dim(self) -> list[str]:
         """12-bit data in 16-bit files is decoded to nearly black images."""
@@ -122,8 +146,7 @@ class Check:
 
     def _relations(self) -> list[tuple[Relation, str, str]]:
         """How two equal images can be related, where they lie, and what that means."""
-        numbers = groups_of(self.folder.images, self.folder.reading.bursts)
-        group = {} if numbers is None else dict(zip(self.folder.images, numbers, strict=True))
+        group = {} if self._groups is None else dict(zip(self.folder.images, self._groups, strict=True))
         given = any(image.split == "val" for image in self.folder.images)
 
         def may_be_divided(a: ImageFile, b: ImageFile) -> bool:
@@ -189,7 +212,7 @@ class Check:
 
     def _path(self, image: ImageFile) -> str:
         inside = isinstance(image.file, Path) and image.file.is_relative_to(self.folder.path)
-        return str(Path(image.file).relative_to(self.folder.path) if inside else image.file)
+        return shown(Path(image.file).relative_to(self.folder.path) if inside else image.file)
 
 
 def check(path: Path, reading: Reading = PLAIN) -> Check:

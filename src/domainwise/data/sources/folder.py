@@ -1,4 +1,4 @@
-"""A folder DIR/<domain>/<class>/*.jpg (or png, webp, ...), or a table of image files, as a dataset.
+"""A folder DIR/<domain>/<class>/*.jpg (or png, webp, ...), or a table of images, as a dataset.
 
 The dataset's name is the path and a fingerprint of the files, `/photos/animals#1f0c...`, so that equal runs mean equal
 data: after a change of the folder the same command plans a new run instead of reusing the old one, and an old run
@@ -18,12 +18,14 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.images.decode import SUFFIXES
-from domainwise.data.images.remote import Location
+from domainwise.data.images.remote import Location, shown
 from domainwise.data.sources.image_files import labelled_images
 from domainwise.data.sources.left_out import LeftOut, hidden, printable
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from domainwise.data.environments import Environments
 
 log = logging.getLogger("domainwise")
@@ -33,7 +35,7 @@ LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image file, its domain and its class; from a table also its group, split and time in seconds."""
+    """One image file, its domain and its class; from a table also its group, split, time in seconds and weight."""
 
     domain: str
     label: str
@@ -41,6 +43,7 @@ class ImageFile:
     group: str = ""
     split: str = "train"
     time: float | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,14 @@ class Folder:
 
 def scan(path: Path, reading: Reading = PLAIN) -> Folder:
     """Lists the images of a table, or of DIR/<domain>/<class>/, and everything else there as left out."""
-    from domainwise.data.sources.manifest import metadata_of, scan_table
+    from domainwise.data.sources.hub_folders import hub_table, packed_table
+    from domainwise.data.sources.manifest import scan_rows, scan_table
     from domainwise.data.sources.table_files import is_table
 
-    table = path if is_table(path) else metadata_of(path, reading)
-    if table is not None:
-        return scan_table(table, reading)
+    if is_table(path):
+        return scan_table(path, reading)
+    if table := hub_table(path, reading):
+        return scan_rows(*table, reading)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: {LAYOUT}")
     images: list[ImageFile] = []
@@ -116,6 +121,8 @@ def scan(path: Path, reading: Reading = PLAIN) -> Folder:
                 left_out.kinds["empty"].append(str(label.relative_to(path)))
         if len(images) == before:
             left_out.kinds["empty"].append(domain.name)
+    if not images and (table := packed_table(path, reading)):
+        return scan_rows(*table, reading)
     if not images:
         found = left_out.lines(harmless=False)
         raise UserError("; ".join([f"no images found in {path}: {LAYOUT}", *found]))
@@ -132,7 +139,7 @@ def scan_present(path: Path, reading: Reading, skip_bad: bool) -> Folder:
     if folder.absent and not skip_bad:
         more = f" (and {len(folder.absent) - 1} more)" if len(folder.absent) > 1 else ""
         raise UserError(
-            f"{folder.path} lists {folder.absent[0].file}, which is no file{more}: mend it, or leave such rows out",
+            f"{folder.path} lists {shown(folder.absent[0].file)}, which is no file{more}: mend it, or leave them out",
             argument="skip_bad",
         )
     return without_absent(folder) if folder.absent else folder
@@ -161,7 +168,7 @@ class _Loader:
         if result.bad and not self.skip_bad:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
-            log.warning("left out %s: %s", folder.files[number], reason)
+            log.warning("left out %s: %s", shown(folder.files[number]), reason)
         readable = [image for number, image in enumerate(folder.images) if number not in result.bad]
         numbers = {label: number for number, label in enumerate(folder.classes)}
         labels = {d: [numbers[image.label] for image in readable if image.domain == d] for d in folder.domains}
@@ -171,8 +178,17 @@ class _Loader:
             labelled_images(folder.name, result.images, labels, folder.classes),
             groups=None if groups is None else torch.tensor(groups),
             held_out=torch.tensor(held_out) if any(held_out) else None,
+            weights=_weights(readable),
             window=self.reading.window,
         )
+
+
+def _weights(images: list[ImageFile]) -> Tensor | None:
+    """Of a table with a column of weights; else None."""
+    import torch
+
+    values = [image.weight for image in images if image.weight is not None]
+    return torch.tensor(values, dtype=torch.float64) if len(values) == len(images) else None
 
 
 def image_folder(

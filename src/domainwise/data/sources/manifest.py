@@ -1,4 +1,4 @@
-"""A table of image files as a dataset: columns path, label, domain and optionally group, split and time.
+"""A table of image files as a dataset: columns path, label, domain and optionally group, split, time and weight.
 
 The rows become the same list of images that a folder does (`sources.folder`).
 """
@@ -18,42 +18,29 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
-from domainwise.data.images.remote import Location, is_url, states
+from domainwise.data.images.remote import Location, is_url, shown, states
 from domainwise.data.sources.bursts import seconds_of
 from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.hub_folders import SPLITS, hub_table, packed_table, path_column, wanted
 from domainwise.data.sources.left_out import LeftOut, printable
-from domainwise.data.sources.table_files import TableColumns, read_table
+from domainwise.data.sources.table_columns import TableColumns
+from domainwise.data.sources.table_files import read_table
 from domainwise.protocol.reading import Reading
 
-SPLITS = {
-    **dict.fromkeys(("train", "training", "in"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "out", "id_val"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time")
-FILE_NAME = "file_name"
-"""What Hugging Face's image folders call the column of paths."""
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time", "weight")
 LONGEST_NAME, LONGEST_PATH = 200, 4000
-
-
-def metadata_of(folder: Path, reading: Reading) -> Path | None:
-    """The table in a folder of Hugging Face's layout, if it has the columns that are needed; else None."""
-    for name in METADATA:
-        file = folder / name
-        if file.is_file():
-            columns = read_table(file, ())
-            needed = {reading.column("label"), reading.column("domain"), _path_column(columns, reading)}
-            if FILE_NAME in columns.names and needed <= set(columns.names):
-                return file
-    return None
+LARGEST_WEIGHT = 1e9
 
 
 def scan_table(path: Path, reading: Reading) -> Folder:
     """The images that a table lists, sorted by domain; rows of the split `test` are domains of their own, the last."""
-    columns = read_table(path, (*(reading.column(role) for role in (*NEEDED, *OPTIONAL)), FILE_NAME))
+    return scan_rows(path, read_table(path, wanted(reading)), reading)
+
+
+def scan_rows(path: Path, columns: TableColumns, reading: Reading) -> Folder:
+    """The same of a table that is read, of a file or of a folder."""
     chosen = _chosen(path, columns, reading)
-    root = reading.root or str(path.parent)
+    root = reading.root or str(path if path.is_dir() else path.parent)
     rows = [_image(path, columns, chosen, number, root) for number in range(len(columns.lines))]
     _refuse_repeated(path, rows, columns)
     kinds = Counter(image.split for image in rows)
@@ -67,20 +54,24 @@ def scan_table(path: Path, reading: Reading) -> Folder:
     absent = tuple(
         image for image in images if not (image.file in elsewhere if is_url(image.file) else Path(image.file).is_file())
     )
-    digest = hashlib.sha256(files.read(path)).hexdigest()
-    return Folder(path, tuple(images), LeftOut(), reading, absent, digest, tuple(notes))
+    content = repr(rows).encode() if path.is_dir() or columns.images else files.read(path)
+    return Folder(path, tuple(images), LeftOut(), reading, absent, hashlib.sha256(content).hexdigest(), tuple(notes))
 
 
 def paths_of(path: Path, reading: Reading) -> list[Location]:
-    """The files that a table lists, for prediction: no other column is needed."""
-    columns = read_table(path, (reading.column("path"), FILE_NAME))
-    column = _path_column(columns, reading)
+    """The images of a table, or of a folder that is one, for prediction: no other column is needed."""
+    table = hub_table(path, reading) or packed_table(path, reading) if path.is_dir() else (path, None)
+    if table is None:
+        return []
+    path, columns = table[0], table[1] or read_table(path, wanted(reading))
+    column = path_column(columns, reading)
     if column not in columns.names:
         raise _missing(path, "path", column, columns)
-    root = reading.root or str(path.parent)
+    root = reading.root or str(path if path.is_dir() else path.parent)
+    lines = [f"{columns.unit} {line}" for line in columns.lines]
     return [
-        _location(path, f"{columns.unit} {line}", _text(value, f"{path}, {columns.unit} {line}", column), root)
-        for line, value in zip(columns.lines, columns.values[column], strict=True)
+        _location(path, line, _text(value, f"{path}, {line}", column, "path"), root)
+        for line, value in zip(lines, columns.values[column], strict=True)
     ]
 
 
@@ -99,21 +90,18 @@ def table_of_folder(folder: Path, out: Path) -> int:
     return len(found.images)
 
 
-def _path_column(columns: TableColumns, reading: Reading) -> str:
-    column = reading.column("path")
-    return FILE_NAME if column == "path" and "path" not in columns.names and FILE_NAME in columns.names else column
-
-
 def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
     """{role: column} of the columns that are read."""
     result = {role: reading.column(role) for role in (*NEEDED, *OPTIONAL)}
-    result["path"] = _path_column(columns, reading)
+    result["path"] = path_column(columns, reading)
     named = dict(reading.columns)
     for role, column in list(result.items()):
         if column not in columns.names:
             if role in NEEDED or role in named:
                 raise _missing(path, role, column, columns)
             del result[role]
+    if "split" in result and "split" not in named and result["split"] in named.values():
+        del result["split"]  # its column is another's: domain=split
     return result
 
 
@@ -130,7 +118,7 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
     line = f"{columns.unit} {columns.lines[number]}"
     where = f"{path}, {line}"
     value = {role: columns.values[column][number] for role, column in chosen.items()}
-    texts = {role: _text(value[role], where, chosen[role], empty=role == "group") for role in value}
+    texts = {role: _text(value[role], where, chosen[role], role) for role in value}
     split = "train"
     if "split" in texts:
         if texts["split"].lower() not in SPLITS:
@@ -144,23 +132,34 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         texts.get("group", ""),
         split,
         seconds_of(texts["time"], where) if "time" in texts else None,
+        _weight(texts["weight"], where, chosen["weight"]) if "weight" in texts else None,
     )
 
 
-def _text(value: Any, where: str, column: str, *, empty: bool = False) -> str:
+def _text(value: Any, where: str, column: str, role: str) -> str:
     """A name: text or a number, not empty, of bounded length."""
     if isinstance(value, (list, dict, bytes)):
         raise UserError(f"{where}: {column} is {type(value).__name__}, not one name: several labels are not supported")
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     text = "" if missing else str(value).strip()
-    if not text and not empty:
+    if not text and role != "group":
         raise UserError(f"{where}: {column} is empty: fill it in or remove the row")
-    longest = LONGEST_PATH if column in ("path", FILE_NAME) else LONGEST_NAME
+    longest = LONGEST_PATH if role == "path" else LONGEST_NAME
     if len(text) > longest:
         raise UserError(f"{where}: {column} has {len(text):,} characters: at most {longest:,} are read")
     if any(ord(character) < 32 for character in text) or printable(text) != text:
         raise UserError(f"{where}: {column} holds characters that cannot be printed: {text[:40]!a}")
     return text
+
+
+def _weight(text: str, where: str, column: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight <= LARGEST_WEIGHT:
+        raise UserError(f"{where}: {column} is {text[:40]!r}: write a number from 0 to {LARGEST_WEIGHT:,.0f}")
+    return weight
 
 
 def _location(path: Path, line: str, text: str, root: str) -> Location:
@@ -183,14 +182,16 @@ def _refuse_repeated(path: Path, rows: list[ImageFile], columns: TableColumns) -
         if other != number:
             labels = f" with labels {rows[other].label} and {image.label}" if rows[other].label != image.label else ""
             lines = f"{columns.unit}s {columns.lines[other]} and {columns.lines[number]}"
-            raise UserError(f"{path}: {image.file} is in {lines}{labels}: keep one of them")
+            raise UserError(f"{path}: {shown(image.file)} is in {lines}{labels}: keep one of them")
 
 
 def without_absent(folder: Folder) -> Folder:
     """The folder without rows whose files are missing."""
     gone = set(folder.absent)
-    note = f"left out {counted(len(gone), 'row')} whose files are missing, e.g. {folder.absent[0].file}"
+    note = f"left out {counted(len(gone), 'row')} whose files are missing, e.g. {shown(folder.absent[0].file)}"
     images = tuple(image for image in folder.images if image not in gone)
     if not images:
-        raise UserError(f"{folder.path}: none of the files exists, e.g. {folder.absent[0].file}", argument="root")
+        raise UserError(
+            f"{folder.path}: none of the files exists, e.g. {shown(folder.absent[0].file)}", argument="root"
+        )
     return replace(folder, images=images, absent=(), further=(*folder.further, note))

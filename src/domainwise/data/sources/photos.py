@@ -1,15 +1,17 @@
-"""Photo datasets: PACS, VLCS, OfficeHome, TerraIncognita (DomainBed), NICO (OoD-Bench), MixedSame (ImageNet-9)."""
+"""Photo datasets: PACS, VLCS, OfficeHome, TerraIncognita, DomainNet, SVIRO (DomainBed), NICO (OoD-Bench), MixedSame."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from domainwise.data.catalogue import DATASETS, Dataset, dataset
-from domainwise.data.sources import nico, terra
+from domainwise.data.catalogue import dataset
+from domainwise.data.sources import domain_net, nico, terra
 from domainwise.data.sources.downloads import Download
 from domainwise.data.sources.image_files import in_class_folders, published_images
 from domainwise.data.sources.parts import Part, Source
+from domainwise.data.sources.published import Listing, photo_dataset
 
 if TYPE_CHECKING:
     from domainwise.data.environments import Environments
@@ -18,31 +20,35 @@ SHAPE = (3, 224, 224)
 CLASS_FOLDERS = "<domain>/<class>/*.jpg, or another kind of image"
 
 
-def of_class_folders(name: str, summary: str, part: Part, classes: tuple[str, ...], source: Source) -> None:
-    """Registers a dataset in DomainBed's layout: `part` needs one folder per domain, with one folder per class."""
+def of_class_folders(
+    name: str,
+    summary: str,
+    part: Part,
+    classes: tuple[str, ...],
+    source: Source,
+    *,
+    folders: Sequence[str] = (),
+    left_out: Callable[[Path], Set[Path]] = lambda _: frozenset(),
+    **fields: Any,
+) -> None:
+    """Registers a dataset in DomainBed's layout: `part` needs one folder per domain, with one folder per class.
+
+    `folders` are the names of the classes' folders, where they are not those of the classes. `left_out` are images
+    that do not count, of the folder that has the domains.
+    """
     domains = tuple(names[0].replace("location_", "L") for names in part.needs)
 
-    def load(root: Path, size: int) -> Environments:
-        folders = part.find(root, name)
-        listed = {d: in_class_folders(folder, classes) for d, folder in zip(domains, folders, strict=True)}
-        return published_images(name, listed, classes=classes, root=root, size=size, published=source.images)
+    def listing(root: Path) -> Listing:
+        found = part.find(root, name)
+        duplicates = left_out(found[0].parent)
+        result = Listing(domains)
+        for domain, folder in zip(domains, found, strict=True):
+            for file, label in in_class_folders(folder, folders or classes):
+                if file not in duplicates:
+                    result.add(domain, file, label)
+        return result
 
-    entry = Dataset(
-        name,
-        summary,
-        domains,
-        classes,
-        SHAPE,
-        "image",
-        network="resnet50",
-        steps=5001,
-        evaluate_every=300,
-        augmentation="domainbed",
-        loader=load,
-        resizable=True,
-        source=source,
-    )
-    DATASETS.add(name, entry)
+    photo_dataset(name, summary, domains, classes, listing, source, **fields)
 
 
 def _drive(key: str) -> str:
@@ -141,6 +147,51 @@ of_class_folders(
     TERRA,
     terra.CLASSES,
     Source("https://lila.science/datasets/caltech-camera-traps", "CDLA-Permissive-1.0", 24_788, (TERRA,)),
+)
+
+DOMAIN_NET = Part(
+    "DomainNet",
+    places=("domain_net", "DomainNet", "domainnet"),
+    needs=tuple((domain,) for domain in domain_net.DOMAINS),
+    layout=CLASS_FOLDERS,
+    by_hand="download the six archives of the cleaned version in a browser from https://ai.bu.edu/M3SDA/ and unpack "
+    "each into the folder domain_net of the data root; put domain_net_duplicates.txt from "
+    "https://github.com/facebookresearch/DomainBed (domainbed/misc) beside them",
+)
+of_class_folders(
+    "DomainNet",
+    "345 kinds of things as clip art, information graphics, paintings, quick drawings, photographs and sketches.",
+    DOMAIN_NET,
+    domain_net.CLASSES,
+    Source("https://ai.bu.edu/M3SDA/", "fair use; non-commercial research", 586_575, (DOMAIN_NET,)),
+    left_out=domain_net.duplicates,
+    evaluate_every=1000,
+)
+
+CARS = ("aclass", "escape", "hilux", "i3", "lexus", "tesla", "tiguan", "tucson", "x5", "zoe")
+SVIRO = Part(
+    "SVIRO",
+    places=("sviro", "SVIRO", "SVIRO_DOMAINBED"),
+    needs=tuple((car,) for car in CARS),
+    layout="<car>/<number of the class>/*.png",
+    by_hand="download sviro_grayscale_rectangle_classification.zip in a browser from https://sviro.kl.dfki.de/?wpdmdl=1731",
+    archives=(("sviro_grayscale_rectangle_classification.zip", "sviro"),),
+)
+of_class_folders(
+    "SVIRO",
+    "Who or what sits on the rear seats of ten cars (rendered).",
+    SVIRO,
+    (
+        "empty seat",
+        "infant seat",
+        "child seat",
+        "adult",
+        "everyday object",
+        "empty infant seat",
+        "empty child seat",
+    ),
+    Source("https://sviro.kl.dfki.de", "CC BY-NC-SA 4.0", 56_000, (SVIRO,)),
+    folders=tuple(map(str, range(7))),
 )
 
 NICO_IMAGES = Part(

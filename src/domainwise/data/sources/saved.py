@@ -4,6 +4,7 @@ DIR/images.npy           uint8 [N, C, H, W] or float vectors [N, D], memory-mapp
 DIR/labels.npy           int64 [N]
 DIR/groups.npy           int64 [N], if samples belong together
 DIR/held_out.npy         bool [N], if it is given which samples are held out
+DIR/weights.npy          float64 [N], if samples are drawn more often than others
 DIR/environments.json    names, sizes, normalisation and the fingerprint; written last
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ADVICE = "save it again"
 FORMAT = 1
 DESCRIPTION, IMAGES, LABELS = "environments.json", "images.npy", "labels.npy"
-FURTHER = {"groups": "groups.npy", "held_out": "held_out.npy"}
+FURTHER = {"groups": "groups.npy", "held_out": "held_out.npy", "weights": "weights.npy"}
 """Fields that only some data have, and their files."""
 
 
@@ -41,6 +42,8 @@ def fingerprint(data: Environments) -> str:
         content.update(part.cpu().contiguous().numpy().data)
     if data.window is not None:
         content.update(repr(data.window).encode())
+    if data.whole:
+        content.update(repr(data.whole).encode())
     return content.hexdigest()[:16]
 
 
@@ -65,8 +68,10 @@ def save_environments(data: Environments, folder: Path) -> Path:
         "std": data.std.tolist(),
         "state": fingerprint(data),
     }
-    if further:  # earlier versions, which would divide groups, refuse such data
+    if further:  # earlier versions, which would divide groups or ignore weights, refuse such data
         description["further"] = list(further)
+    if data.whole:
+        description["whole"] = list(data.whole)
     if data.window is not None:
         description["window"] = list(data.window)
     with files.atomic(folder / DESCRIPTION) as file:
@@ -104,8 +109,10 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
             mean,
             std,
             window=described.window,
+            whole=described.whole,
             groups=further.get("groups"),
             held_out=further.get("held_out"),
+            weights=further.get("weights"),
         )
         lengths = {len(part) for part in (images, labels, *further.values())}
         if lengths != {sum(sizes.values())}:
@@ -151,6 +158,7 @@ class _Description:
     state: str
     further: tuple[str, ...] = ()
     window: tuple[int, int] | None = None
+    whole: tuple[str, ...] = ()
 
 
 def _describe(folder: Path) -> _Description:

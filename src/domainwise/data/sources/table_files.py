@@ -5,30 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import parse_any
+from domainwise.data.sources.arrow_files import arrow_table
+from domainwise.data.sources.table_columns import LARGEST_TABLE, TableColumns, check_names
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-LARGEST_TABLE = 1 << 30
-"""Bytes of a table, also of the chosen columns of a Parquet file when unpacked."""
-MOST_ROWS = 20_000_000
 ADVICE = "mend the table"
 COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
-
-
-@dataclass(frozen=True)
-class TableColumns:
-    """The columns of a table by name, all of one length; row i begins on line `lines[i]`."""
-
-    names: tuple[str, ...]
-    values: dict[str, list[Any]]
-    lines: range | list[int]
-    unit: str = "line"
 
 
 def is_table(path: Path) -> bool:
@@ -39,15 +27,15 @@ def is_table(path: Path) -> bool:
 def read_table(path: Path, wanted: Collection[str]) -> TableColumns:
     """The wanted columns that the table has, and the names of all."""
     suffix = path.suffix.lower()
-    try:
-        data = files.read(path, limit=LARGEST_TABLE, advice="divide the table")
-    except FileNotFoundError:
-        raise UserError(f"there is no table {path}: check its path") from None
+    if not path.exists():
+        raise UserError(f"there is no table {path}: check its path")
+    binary = suffix in (".parquet", ".arrow") and path.is_file()
+    data = _start(path) if binary else files.read(path, limit=LARGEST_TABLE, advice="divide the table")
     for start, kind in COMPRESSED.items():
         if data.startswith(start):
             raise UserError(f"{path} is compressed ({kind}): unpack it first")
-    if suffix == ".parquet":
-        return _parquet(path, data, wanted)
+    if binary:
+        return arrow_table(path, wanted)
     if data.startswith(b"PAR1"):
         raise UserError(f"{path} is a Parquet file: rename it to {path.stem}.parquet")
     if b"\0" in data:
@@ -63,11 +51,19 @@ def read_table(path: Path, wanted: Collection[str]) -> TableColumns:
     return columns
 
 
+def _start(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(8)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
 def _separated(path: Path, text: str, suffix: str, wanted: Collection[str]) -> TableColumns:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if suffix == ".tsv" else ",", strict=True)
     try:
         names = tuple(name.strip() for name in next(reader, []))
-        _check_names(path, names)
+        check_names(path, names)
         values: dict[str, list[Any]] = {name: [] for name in names if name in wanted}
         kept = [(number, values[name]) for number, name in enumerate(names) if name in values]
         lines: list[int] = []
@@ -98,38 +94,3 @@ def _json_lines(path: Path, text: str, wanted: Collection[str]) -> TableColumns:
             lines.append(number)
     names = tuple(dict.fromkeys(name for row in rows for name in row))
     return TableColumns(names, {name: [row.get(name) for row in rows] for name in names if name in wanted}, lines)
-
-
-def _parquet(path: Path, data: bytes, wanted: Collection[str]) -> TableColumns:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            f"{path}: Parquet needs the package pyarrow: pip install 'domainwise[tables]', or save the table as CSV"
-        ) from None
-    try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
-        names = tuple(file.schema_arrow.names)
-        _check_names(path, names)
-        if not file.metadata.num_rows:
-            raise UserError(f"{path} has no rows: a table has one row for each image")
-        chosen = [name for name in names if name in wanted]
-        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
-        parts = (group.column(number) for group in groups for number in range(group.num_columns))
-        size = sum(part.total_uncompressed_size for part in parts if part.path_in_schema.split(".")[0] in chosen)
-        if size > LARGEST_TABLE or file.metadata.num_rows > MOST_ROWS:
-            raise UserError(f"{path}: {file.metadata.num_rows:,} rows, {size >> 20:,} MiB unpacked: divide the table")
-        table = file.read(columns=chosen)
-        values = {name: table.column(name).to_pylist() for name in chosen}
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(f"{path} is no whole Parquet file ({reason}): write it again") from None
-    return TableColumns(names, values, range(1, table.num_rows + 1), "row")
-
-
-def _check_names(path: Path, names: tuple[str, ...]) -> None:
-    if not any(names):
-        raise UserError(f"{path} is empty: its first line names the columns, path,label,domain")
-    if twice := [name for name in names if name and names.count(name) > 1]:
-        raise UserError(f"{path} has two columns {twice[0][:60]!r}: rename one")

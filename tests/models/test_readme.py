@@ -1,0 +1,91 @@
+"""The README of a model's folder: data, accuracies with intervals, selection, calibration, limits, licence, command."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+import domainwise as dw
+from commands import Command
+from domainwise.models.calibrate import calibrate
+from domainwise.protocol.statistics import wilson
+
+SETTINGS = {"steps": 11, "evaluate_every": 5, "hparams": {"batch_size": 8}, "image_size": 16, "network": "small-cnn"}
+
+
+def text_of(model: dw.Model, folder: Path) -> str:
+    return (model.save(folder) / "README.md").read_text().replace("\\", "")
+
+
+def row(text: str, *beginning: str) -> list[str]:
+    """The cells of the first row of a table that begins so."""
+    start = "| " + " | ".join(beginning) + " |"
+    line = next(line for line in text.splitlines() if line.startswith(start))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 8), (3, 8), (50, 100), (999, 1000)])
+def test_intervals_are_wilsons(right: int, n: int) -> None:
+    expected = binomtest(right, n).proportion_ci(method="wilson")
+    assert wilson(right / n, n) == pytest.approx((expected.low, expected.high), abs=1e-4)
+
+
+def test_it_says_everything_of_a_training(photos: Path, tmp_path: Path) -> None:
+    model = dw.fit(photos, "ERM", test_domains=["street"], device="cpu", **SETTINGS)
+    text = text_of(model, tmp_path / "model")
+    facts = json.loads((tmp_path / "model" / "model.json").read_text())["training"]
+    for title in ("Data", "Accuracy", "Selection", "Calibration", "Limits", "Licence", "Made by"):
+        assert text.count(f"\n## {title}\n") == 1
+    assert row(text, "clinic")[1] == str(model.card.domains["clinic"]) and "cat: " in text
+    for domain, split, words in (("clinic", "out", "held out"), ("street", "in", "unseen (in)")):
+        cells, value = row(text, domain, words), facts["accuracy"][domain][split]
+        n = facts["samples"][domain][split]
+        low, high = wilson(value, n)
+        assert cells[2:4] == [str(n), f"{100 * value:.1f} ({100 * low:.1f} to {100 * high:.1f})"]
+        assert cells[4] == f"{100 * facts['metrics'][domain][split]['balanced_accuracy']:.1f}"
+    assert f"\n{model.weights}.\n" in text and "accuracy on unseen domains" in text
+    assert "not calibrated" in text and "It starts from random weights." in text
+    assert "resized to 16 x 16" in text and f"domainwise {dw.__version__}" in text
+
+
+def test_its_command_makes_the_same_model(photos: Path, tmp_path: Path, domainwise: Command) -> None:
+    model = dw.fit(photos, "DAT", save="last", device="cpu", **SETTINGS)
+    text = text_of(model, tmp_path / "first")
+    (command,) = [line.strip() for line in text.splitlines() if line.startswith("    domainwise train ")]
+    assert command.endswith("--save last")
+    done = domainwise(*shlex.split(command)[1:], "--device", "cpu")
+    assert done.status == 0, done.err
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
+    np.testing.assert_array_equal(
+        dw.load_model("model", device="cpu").predict_proba(images), model.predict_proba(images)
+    )
+
+
+def test_it_says_on_what_probabilities_are_calibrated_and_what_depends_on_the_batch(
+    photos: Path, tmp_path: Path
+) -> None:
+    model = calibrate(dw.fit(photos, "ERM", device="cpu", **SETTINGS), data=str(photos))
+    text = text_of(model, tmp_path / "calibrated")
+    assert model.calibration in text.replace("&gt;", ">")
+    assert "calibrated on held-out images of the training domains: too confident" in text
+    batches = dw.fit(photos, "MTL", device="cpu", **SETTINGS)
+    assert "all of its inputs must come from one domain" in text_of(batches, tmp_path / "batches")
+
+
+def test_data_in_memory_have_no_command(tmp_path: Path) -> None:
+    rows = {name: (np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 2) for name in "ab"}
+    table = dw.Environments.from_arrays(rows, name="t", classes=("x", "y"))
+    text = text_of(dw.fit(table, "ERM", steps=3, hparams={"batch_size": 4}, device="cpu"), tmp_path / "model")
+    assert "Classifies rows of 4 numbers into 2 classes: x, y." in text and "domainwise train" not in text
+
+
+def test_the_licence_of_pretrained_weights_is_named(photos: Path, tmp_path: Path) -> None:
+    model = dw.fit(photos, "ERM", device="cpu", **SETTINGS)
+    run = model.card.training["run"] | {"weights": "resnet18-f37072fd.pth#f37072fd47e89c5e"}
+    model.card.training["run"] = run
+    assert "resnet18-f37072fd.pth, licence: BSD-3-Clause" in text_of(model, tmp_path / "known")
+    model.card.training["run"] = run | {"weights": "own.pth#0123456789abcdef"}
+    assert "own.pth, licence: unknown" in text_of(model, tmp_path / "unknown")
