@@ -67,7 +67,11 @@ def folder(network: str) -> Path:
     """The folder of a backbone's files. Those of the hub that are not in its cache are downloaded."""
     name = HubName.parse(network)
     found = name.folder or cached(name) or download(name)
-    if not (found / CONFIG).is_file():
+    try:
+        described = (found / CONFIG).is_file()
+    except OSError as error:  # a path that is too long, or may not be read
+        raise UserError(f"{name}: {found} cannot be read ({error.strerror})", argument="network") from None
+    if not described:
         raise UserError(
             f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
         )
