@@ -25,6 +25,11 @@ WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 WANTED = (CONFIG, *PROCESSORS, *WEIGHTS, "model.safetensors.index.json", "README.md")
 """All files of a repository that are fetched."""
 LARGEST = 1 << 26
+FAMILIES = {
+    "hf:NAME": "Any image model of transformers, by its name on the hub or as a folder: hf:facebook/dinov2-base.",
+    "timm:NAME": "Any model of timm: timm:vit_base_patch16_224.augreg_in21k.",
+}
+"""What lists say of the names that are not in them."""
 
 
 @dataclass(frozen=True)
@@ -192,11 +197,7 @@ def known_names(pattern: str) -> dict[str, str]:
     if pattern.startswith("timm:"):
         timm = import_timm()
         names |= {f"timm:{name}": "Of timm; its weights are fetched from the hub." for name in timm.list_pretrained()}
-    families = {
-        "hf:NAME": "Any image model of transformers, by its name on the hub or as a folder: hf:facebook/dinov2-base.",
-        "timm:NAME": "Any model of timm: timm:vit_base_patch16_224.augreg_in21k.",
-    }
-    return names | families
+    return names
 
 
 def licence(network: str) -> str:
