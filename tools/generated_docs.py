@@ -15,7 +15,7 @@ from domainwise.core import files
 from domainwise.core.errors import unknown
 from domainwise.core.table import NOT_RUN
 from evidence_tables import attacks, audit, bench, figure, memorised, paper, penalties, verdicts
-from guide_tables import calibration, costs, sentence, serving, speed
+from guide_tables import calibration, costs, metric_costs, sentence, serving, speed
 from published_results import Library
 from result_tables import across, by_draws, compare, leaderboard, made, over, summary, table
 
@@ -34,7 +34,9 @@ OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
     *(validation, robustness),
 )
 OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
-OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(bench, attacks, speed, costs, serving, calibration)
+OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(
+    bench, attacks, speed, costs, serving, calibration, metric_costs
+)
 
 
 def answer(root: Path, words: str, library: Library | None = None) -> str:

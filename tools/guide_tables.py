@@ -161,3 +161,15 @@ def calibration(root: Path, file: str) -> str:
         f"{len(next(iter(record['domains'].values()))['trials'])} trials: `python benchmarks/calibration.py`."
     )
     return f"{Table((*headings, *more), rows).markdown_rows()}\n\n{caption}"
+
+
+def metric_costs(root: Path, *files: str) -> str:
+    """By how many per cent all metrics make an evaluation longer."""
+    rows = []
+    for file in files:
+        record = json.loads((root / "bench" / file).read_text())
+        for case, row in record["cases"].items():
+            where = str(record["machine"].get("device", file))
+            rows.append([case, where, f"{row['images']:,}", f"{row['ms']:,.1f}", f"{row['added']:+.1f}"])
+    headings = ("evaluation of", "on", "images", "accuracy and loss alone, ms", "all metrics, %")
+    return Table(headings, rows, labels=2).markdown_rows()

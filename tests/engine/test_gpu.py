@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.data.catalogue import DATASETS
+from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.environments import Environments
 from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
 from domainwise.engine.execution import Execution, Mode
@@ -26,6 +27,7 @@ from domainwise.protocol.runs import Run
 from domainwise.sweeps.events import Settings
 from domainwise.sweeps.interleaving import InterleavedRuns
 from domainwise.sweeps.plan_run import plan_run
+from hub_models import FAMILIES, SIZE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda")
@@ -60,10 +62,17 @@ class Trained(NamedTuple):
     state: dict[str, Any]
 
 
-def trained(run: Run, mode: Mode, steps: int = 50, state: dict[str, Any] | None = None, nudge: float = 0.0) -> Trained:
+def trained(
+    run: Run,
+    mode: Mode,
+    steps: int = 50,
+    state: dict[str, Any] | None = None,
+    nudge: float = 0.0,
+    images: Environments | None = None,
+) -> Trained:
     """Some steps in this mode, from a state if there is one; or from weights that are changed by a relative nudge."""
     with RunContext(GPU, run.precision):
-        session = Session(run, data(), GPU, execution=Execution(mode))
+        session = Session(run, images or data(), GPU, execution=Execution(mode))
         with torch.no_grad():
             for weights in session.algorithm.parameters():
                 weights *= 1 + nudge * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(GPU)
@@ -90,7 +99,10 @@ def test_captured_equals_eager(name: str) -> None:
     assert session.captured is not None
     assert name in CAPTURED and all(graph is not None for graph in session.captured.graphs.values())
     assert len(session.captured.graphs) == (2 if name in TWO_PHASES else 1)
-    assert gap(captured, trained(plan(name), "eager").learned) < 1e-4
+    eager = trained(plan(name), "eager").learned
+    assert gap(captured, eager) < 1e-4 or gap(captured, eager) < 3 * gap(
+        trained(plan(name), "eager", nudge=1e-7).learned, eager
+    )
 
 
 @pytest.mark.parametrize("name", ["ERM", "MLDG", "DANN", "SAM", "ERMPlusPlus"])
@@ -101,16 +113,6 @@ def test_captured_schedules_and_clipping_equal_eager_ones(name: str) -> None:
     assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
     assert gap(captured, trained(run, "eager").learned) < 1e-4
     assert gap(captured, trained(plan(name), "eager").learned) > 1e-3, "the schedule made a difference"
-
-
-@pytest.mark.parametrize("name", ["ERM", "DAT"])
-def test_balanced_batches_are_captured_and_drawn_as_eagerly(name: str) -> None:
-    run = plan(name, balance="class", class_weights=(("0", 50.0),))
-    session, captured, _ = trained(run, "captured")
-    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
-    assert gap(captured, trained(run, "eager").learned) < 1e-4
-    _, y = session.batches.draw()
-    assert float((y == 0).float().mean()) > 0.5
 
 
 def test_a_scheduled_training_continues_where_it_was() -> None:
@@ -138,6 +140,52 @@ def test_compiled_equals_eager(name: str, caplog: pytest.LogCaptureFixture) -> N
     eager = trained(run, "eager").learned
     assert gap(compiled, eager) < 3 * gap(trained(run, "eager", nudge=1e-7).learned, eager)
     assert gap(trained(run, "compiled", steps=1).learned, trained(run, "eager", steps=1).learned) < 0.01
+
+
+@pytest.mark.parametrize("name", ["ERM", "DAT"])
+def test_balanced_batches_are_captured(name: str) -> None:
+    run = plan(name, balance="class", class_weights=((data().classes[0], 3.0),))
+    session, captured, _ = trained(run, "captured")
+    assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+    eager = trained(run, "eager").learned
+    assert gap(captured, eager) < 1e-4
+    assert gap(trained(plan(name), "eager").learned, eager) > 1e-3, "other images are drawn"
+    _, y = session.batches.draw()
+    assert float((y == 0).float().mean()) > 0.6, "three of the first class for one of the other"
+
+
+def noise() -> Environments:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (3, 40, 3, SIZE, SIZE), generator=generator, dtype=torch.uint8)
+    return Environments.from_arrays({f"domain {e}": (images[e], torch.arange(40) % 3) for e in range(3)}, name="noise")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_backbones_of_hubs_are_captured(
+    family: str, precision: str, backbone: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the loss and the perturbations of three steps: some weights have gradients of rounding alone, as the biases of
+    an attention's keys, and Adam's first steps follow their signs."""
+    pytest.importorskip("transformers")
+    images = noise()
+    run = plan_run(
+        Dataset.from_environments(images),
+        "DAT",
+        ["domain 0"],
+        network=f"hf:{backbone(family)}",
+        hparams={"batch_size": 8},
+        precision=precision,
+        steps=10,
+    )
+    there = images.to(GPU)
+    limit = 1e-3 if precision == "fp32" else 0.1
+    eager = trained(run, "eager", steps=3, images=there).learned
+    for mode in ("captured", "compiled"):
+        session, learned, _ = trained(run, mode, steps=3, images=there)
+        assert session.captured is not None and all(graph is not None for graph in session.captured.graphs.values())
+        assert gap(learned, {name: eager[name] for name in ("loss", "delta")}) < limit, mode
+    assert not said(caplog), "compiled, and captured"
 
 
 @pytest.mark.parametrize("name", ["ERM", "ADA"])

@@ -137,6 +137,16 @@ def test_unseen_domains_stay_unseen(data: Environments) -> None:
     assert {group["domain"] for group in done["groups"]} == {"north"}
 
 
+def test_a_group_of_one_sample_is_left_out(model: Model) -> None:
+    new = two_domains(7)
+    labels = new.labels.clone()
+    labels[new.rows("south")[1:]] = 0
+    labels[new.rows("south")[0]] = 1
+    parts = {domain: (new.images[new.rows(domain)], labels[new.rows(domain)]) for domain in new.domains}
+    done = dfr(model, Environments.from_arrays(parts, classes=new.classes)).card.training["last_layer"]
+    assert done["left_out"] == ["fox in south"] and len(done["groups"]) == 3
+
+
 def test_what_cannot_be_reweighted_is_refused(data: Environments, model: Model) -> None:
     everything = dw.fit(data, "ERM", **OPTIONS | {"held_out": 0.0})
     with pytest.raises(UserError, match="holds only samples that the model was trained on"):
@@ -144,10 +154,10 @@ def test_what_cannot_be_reweighted_is_refused(data: Environments, model: Model) 
     with pytest.raises(UserError, match="holds no new samples of the domains north, south"):
         new = two_domains(9)
         dfr(model, Environments.from_arrays({"east": (new.images, new.labels)}, classes=new.classes))
-    with pytest.raises(UserError, match="no new samples of class fox"):
+    with pytest.raises(UserError, match="no two new samples of class fox"):
         new = two_domains(8)
         dfr(model, Environments.from_arrays({"north": (new.images, new.labels * 0)}, classes=new.classes))
-    with pytest.raises(UserError, match="one new sample of fox in north"):
+    with pytest.raises(UserError, match="no two new samples of class fox in a domain"):
         labels = torch.zeros_like(new.labels)
         labels[0] = 1
         dfr(model, Environments.from_arrays({"north": (new.images, labels)}, classes=new.classes))

@@ -5,6 +5,7 @@ Python take fewer steps, too. A command that ends in & runs until the page ends,
 Commands that install are not run: `make` prints its recipe, and pip's folder is checked.
 """
 
+import json
 import os
 import re
 import shlex
@@ -27,10 +28,11 @@ from documents import BLOCK, PAGES, ROOT, blocks
 from domainwise.cli import demo, main
 from domainwise.data.catalogue import DATASETS
 from domainwise.models import fit
+from domainwise.models.folder import load_model
 from domainwise.protocol.runs import Run
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.plan_run import plan_run
-from small_datasets import make_folder, small_data_root
+from small_datasets import make_folder, picture, small_data_root
 
 SLOW = ("performance",)
 """Pages with benchmarks: their blocks take more than ten seconds."""
@@ -55,6 +57,11 @@ def commands(text: str) -> Iterator[list[str]]:
     for line in text.replace("\\\n", " ").splitlines():
         if words := shlex.split(line, comments=True):
             yield words
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -157,12 +164,11 @@ def test_every_block_runs(
     monkeypatch.setenv("DOMAINWISE_CACHE", str(tmp_path / ".cache"))
     monkeypatch.setattr(demo, "write_report", lambda out, _device: write_page(out)[0])  # its models take long
     monkeypatch.setitem(DATASETS._things, "PACS", replace(DATASETS["PACS"], shape=(3, 32, 32)))
-    for name in ("photos", "labelled_photos"):
-        make_folder(tmp_path / name, count=8)
+    for name, seed in (("photos", 0), ("labelled_photos", 1000)):
+        make_folder(tmp_path / name, count=8, seed=seed)
     make_folder(tmp_path / "new_camera", ["."], ["."], count=30, suffix=".jpg")
     namespace: dict[str, object] = {"__name__": "docs"}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with ExitStack() as servers:
         for block in todo:
             text = block.text.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
@@ -175,6 +181,70 @@ def test_every_block_runs(
                     servers.enter_context(background(words[:-1], port))
                 else:
                     run_command(words, capsys)
+
+
+MADE_BY_THE_TUTORIAL = ["domainwise", "data", "manifest", "photos"]
+"""How the command begins that makes the table; here there is one already."""
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """A camera trap's table: bursts, foxes rare, a missing and a damaged file, copies in a burst and across cameras."""
+    lines = ["path,label,camera,taken"]
+    for number in range(108):
+        camera, burst = ("river", "street", "forest")[number // 36], number // 3
+        species = "fox" if burst % 6 == 5 else "deer"
+        file = tmp_path / "images" / f"{number:03d}.png"
+        file.parent.mkdir(exist_ok=True)
+        picture(number).save(file)
+        lines.append(
+            f"images/{file.name},{species},{camera},2026-05-{burst % 12 + 1:02d} 06:00:{10 * (number % 3):02d}"
+        )
+        (tmp_path / "labelled_photos" / camera / species).mkdir(parents=True, exist_ok=True)
+        if number % 2:
+            picture(1000 + number).save(tmp_path / "labelled_photos" / camera / species / file.name)
+    shutil.copy(tmp_path / "images/003.png", tmp_path / "images/004.png")
+    shutil.copy(tmp_path / "images/000.png", tmp_path / "images/040.png")
+    (tmp_path / "images/050.png").unlink()
+    (tmp_path / "images/060.png").write_bytes(b"no image")
+    (tmp_path / "traps.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_server(
+    traps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands verbatim, after the table is made; the check names what is wrong with it."""
+    make_folder(traps / "new_camera", ["."], ["."], count=30, suffix=".jpg")
+    monkeypatch.chdir(traps)
+    monkeypatch.setenv("DOMAINWISE_DATA", str(traps / "root"))
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(traps / ".cache"))
+    port, ran = free_port(), []
+    shell = "".join(one.text for one in blocks(ROOT / "docs" / "tutorial-tables.md") if one.kind == "bash")
+    with ExitStack() as servers:
+        for words in commands(shell.replace("127.0.0.1:8000", f"127.0.0.1:{port}")):
+            capsys.readouterr()
+            ran.append(words[1])
+            if words[1:3] == ["data", "check"]:
+                with pytest.raises(SystemExit) as stop:
+                    main([*words[1:], "--json"])
+                told = json.loads(capsys.readouterr().out)
+                assert stop.value.code == 2 and len(told["problems"]) == 2 and "050.png" in str(told["problems"])
+                assert len(told["duplicates"]) == 2, "of a burst, and of two cameras"
+                (copy,) = [line for line in told["warnings"] if "several" in line]  # that within a burst cannot leak
+                assert copy.startswith("1 image in several domains: an unseen domain whose images are trained on")
+                assert "000.png" in copy and "040.png" in copy
+            elif words[-1] == "&":
+                servers.enter_context(background(words[:-1], port))
+            elif words[:4] != MADE_BY_THE_TUTORIAL:
+                run_command(words, capsys)
+    assert {"train", "compare", "predict", "evaluate", "serve"} <= set(ran)
+    model = load_model(Path("model"))
+    assert model.classes == ("deer", "fox") and model.card.calibration is not None
+    assert model.card.training["run"]["balance"] == "class" and "bursts=30s" in model.card.training["run"]["dataset"]
+    counts = model.card.training["counts"]
+    assert set(counts) == {"forest", "river", "street"} and all(0 < c["fox"] < c["deer"] for c in counts.values())
 
 
 def test_no_code_hides_in_indented_blocks() -> None:

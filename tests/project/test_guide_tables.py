@@ -58,3 +58,35 @@ def test_a_comparison_in_words(root: Path) -> None:
     assert accuracies == "On unseen domains DAT reaches 61.0 ± 1.0 %, ERM 51.0 ± 1.0 %"
     assert comparison.startswith("DAT is clearly ahead of ERM: +10.0 ± 0.0 points over 6 pairs")
     assert answer(root, "sentence cmnist IRM") == "IRM and ERM were not both run: nothing to compare."
+
+
+def test_a_server_under_load(tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    load = {
+        "answers": {"image 200": 900, "image 503": 90, "bad 429": 10},
+        "errors": {},
+        "images_per_second": 33.4,
+        "seconds": {"median": 0.5, "p95": 1.0, "p99": 1.234},
+        "memory_megabytes": {"second quarter": 400, "last quarter": 401, "most": 420},
+    }
+    found = {
+        "load": load,
+        "killed": {"restart_seconds": 4.4, "errors": {}},
+        "stopped": {"errors": {"form: status 500": 2}},
+    }
+    facts = {"clients": 200, "seconds": 60.0, "cores": 2, "load_average_before": [1.5, 1, 1], "torch": "2", "date": "d"}
+    record = facts | {"networks": {"resnet18:224": found}}
+    (tmp_path / "bench" / "s.json").write_text(json.dumps(record))
+    lines = answer(tmp_path, "serving s.json").splitlines()
+    assert lines[2] == "| resnet18, 224 pixels | 1,000 | 10 % | 2 | 33 | 0.50 / 1.23 | 400 / 401 | 4 |"
+    assert lines[-1].startswith("200 clients for 60 s on 2 cores")
+
+
+def test_calibration_on_a_domain_that_is_new_to_it(tmp_path: Path) -> None:
+    (tmp_path / "bench").mkdir()
+    names = ("accuracy", "ece_before", "ece_after", "sets_90_coverage", "coverage_50_answered", "coverage_50_error")
+    trials = [{name: 0.1 * number for number, name in enumerate(names)} | {"sets_90_size": size} for size in (2.0, 4.0)]
+    record = {"data": "PACS", "domains": {"art": {"n": 9, "trials": trials}}}
+    (tmp_path / "bench" / "c.json").write_text(json.dumps(record))
+    lines = answer(tmp_path, "calibration c.json").splitlines()
+    assert lines[2] == "| art | 0.0 | 10.0 | 20.0 | 30.0 | 3.0 | 40.0 / 50.0 |" and "mean of 2 trials" in lines[-1]

@@ -56,12 +56,12 @@ def test_attention_audit_and_perturbations_of_every_unseen_domain(whole: tuple[P
         *(f"models, scene2 unseen: {done} of 7" for done in range(3, 7)),
         "shift: 6 of 7",
     ]
-    for heading in ("Attention", "What did it use?", "Confusion matrices", "Perturbations"):
+    for heading in ("Attention", "What did it use?", "Confusion matrices", "Probabilities", "Perturbations"):
         part = text[text.index(f">{heading}</h3>") :]
         assert all(f"<summary>Unseen: {unseen}</summary>" in part for unseen in UNSEEN)
     pictures = [base64.b64decode(data) for data in re.findall(r"data:image/png;base64,([^\"]+)", text)]
-    assert len(pictures) == 2 * (4 * len(UNSEEN) + 1), (
-        "in light and dark: heatmaps, audit, UAT's and DAT's perturbations; the shift"
+    assert len(pictures) == 2 * (5 * len(UNSEEN) + 1), (
+        "in light and dark: heatmaps, audit, probabilities, UAT's and DAT's perturbations; the shift"
     )
     grounds = []
     for picture in pictures:
@@ -102,7 +102,7 @@ def test_every_picture_loads(whole: tuple[Path, list[str]], tmp_path: Path) -> N
             browser.open(whole[0], width=width)
             loaded = browser.evaluate("[...document.images].map(i => i.complete && i.naturalWidth > 100)")
             overflow = browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert len(loaded) == 9 and all(loaded) and overflow == 0 and browser.complaints == []
+            assert len(loaded) == 11 and all(loaded) and overflow == 0 and browser.complaints == []
     finally:
         browser.close()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from domainwise.serving.limits import Limits, Refused
-from domainwise.serving.worker import Job, Worker
+from domainwise.serving.worker import ImagesJob, Worker
 
 
 class Gate:
@@ -48,9 +48,9 @@ def started(**limits: Any) -> Worker:
 
 def test_concurrent_jobs_are_computed_together_and_answered_apart(gate: Gate) -> None:
     worker = started(batch_size=8, queue=100)
-    first = worker.submit(Job(gate.compute, images(0)))
+    first = worker.submit(ImagesJob(gate.compute, images(0)))
     assert gate.entered.wait(10)
-    answers = [worker.submit(Job(gate.compute, images(n, n + 0.5))) for n in range(1, 7)]
+    answers = [worker.submit(ImagesJob(gate.compute, images(n, n + 0.5))) for n in range(1, 7)]
     gate.open.set()
     assert first.result(10) == [0]
     assert [answer.result(10) for answer in answers] == [[n, n + 0.5] for n in range(1, 7)]
@@ -61,7 +61,7 @@ def test_concurrent_jobs_are_computed_together_and_answered_apart(gate: Gate) ->
 def test_jobs_that_must_be_alone_are(gate: Gate) -> None:
     worker = started()
     gate.open.set()
-    answers = [worker.submit(Job(gate.compute, images(n), alone=True)) for n in range(3)]
+    answers = [worker.submit(ImagesJob(gate.compute, images(n), alone=True)) for n in range(3)]
     wait(answers, 10)
     assert gate.batches == [1, 1, 1]
     worker.close()
@@ -70,9 +70,9 @@ def test_jobs_that_must_be_alone_are(gate: Gate) -> None:
 def test_another_function_begins_another_batch(gate: Gate) -> None:
     other = Gate()
     worker = started()
-    worker.submit(Job(gate.compute, images(0)))
+    worker.submit(ImagesJob(gate.compute, images(0)))
     assert gate.entered.wait(10)
-    answers = [worker.submit(Job(one.compute, images(1))) for one in (gate, gate, other, gate)]
+    answers = [worker.submit(ImagesJob(one.compute, images(1))) for one in (gate, gate, other, gate)]
     for one in (gate, other):
         one.open.set()
     wait(answers, 10)
@@ -105,7 +105,7 @@ def test_the_pace_follows_the_latest_batches(gate: Gate) -> None:
     worker.pace = 100.0
     gate.open.set()
     for _ in range(20):
-        worker.submit(Job(gate.compute, images(1), alone=True)).result(10)
+        worker.submit(ImagesJob(gate.compute, images(1), alone=True)).result(10)
     worker.close()
     assert worker.pace < 1
 
@@ -113,18 +113,18 @@ def test_the_pace_follows_the_latest_batches(gate: Gate) -> None:
 def test_a_failure_is_answered_and_the_next_job_computed(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     worker = started()
     gate.open.set()
-    bad = worker.submit(Job(gate.compute, images(-1), alone=True))
+    bad = worker.submit(ImagesJob(gate.compute, images(-1), alone=True))
     assert isinstance(bad.exception(10), ValueError)
-    assert worker.submit(Job(gate.compute, images(2))).result(10) == [2]
+    assert worker.submit(ImagesJob(gate.compute, images(2))).result(10) == [2]
     worker.close()
 
 
 def test_a_client_that_has_gone_away_costs_nothing(gate: Gate) -> None:
     worker = started()
-    worker.submit(Job(gate.compute, images(0)))
+    worker.submit(ImagesJob(gate.compute, images(0)))
     assert gate.entered.wait(10)
-    gone = worker.submit(Job(gate.compute, images(1)))
-    stays = worker.submit(Job(gate.compute, images(2)))
+    gone = worker.submit(ImagesJob(gate.compute, images(1)))
+    stays = worker.submit(ImagesJob(gate.compute, images(2)))
     assert gone.cancel()
     gate.open.set()
     assert stays.result(10) == [2] and gate.batches == [1, 1]
@@ -133,13 +133,13 @@ def test_a_client_that_has_gone_away_costs_nothing(gate: Gate) -> None:
 
 def test_closing_finishes_what_was_taken_and_takes_no_more(gate: Gate) -> None:
     worker = started()
-    answers = [worker.submit(Job(gate.compute, images(n), alone=True)) for n in range(3)]
+    answers = [worker.submit(ImagesJob(gate.compute, images(n), alone=True)) for n in range(3)]
     assert worker.healthy
     closing = threading.Thread(target=worker.close)
     closing.start()
     time.sleep(0.05)
     with pytest.raises(Refused, match="stopping"):
-        worker.submit(Job(gate.compute, images(9)))
+        worker.submit(ImagesJob(gate.compute, images(9)))
     assert not worker.healthy
     gate.open.set()
     assert [answer.result(10) for answer in answers] == [[0], [1], [2]]
@@ -148,9 +148,9 @@ def test_closing_finishes_what_was_taken_and_takes_no_more(gate: Gate) -> None:
 
 def test_a_model_that_is_stuck_is_unhealthy(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = started()
-    worker.submit(Job(gate.compute, images(0)))
+    worker.submit(ImagesJob(gate.compute, images(0)))
     assert gate.entered.wait(10)
-    worker.submit(Job(gate.compute, images(1), since=time.monotonic() - 1000))
+    worker.submit(ImagesJob(gate.compute, images(1), since=time.monotonic() - 1000))
     assert not worker.healthy
     gate.open.set()
     worker.close()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from domainwise.analysis.predictions import held_out_images, predictions_and_features
+from domainwise.analysis.predictions import held_out_images, logits_and_features
 from domainwise.analysis.probe import Probe, probe_domains
 from domainwise.analysis.run_choice import RunFilter, of_models
 from domainwise.analysis.shortcuts import Use, percent, shortcut
@@ -16,6 +16,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.engine.restore import TrainedRun, restore
+from domainwise.protocol.calibration import Outcomes
 from domainwise.protocol.dataset_names import is_named
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -40,6 +41,8 @@ class DomainAudit:
     counts: Tensor
     confusion: Tensor
     """Images by [true class, predicted class]."""
+    outcomes: Outcomes
+    """Confidences as the network gives them, and whether it was right."""
 
     @property
     def label(self) -> str:
@@ -114,13 +117,15 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     for held in held_out:
         truth = data.labels[held.rows.to(data.labels.device)].cpu()
         images = data.images[held.rows.to(data.images.device)]
-        predicted, domain_features = predictions_and_features(trained, images, held.domain)
+        logits, domain_features = logits_and_features(trained, images, held.domain)
+        predicted = logits.argmax(1)
         right.append(predicted == truth)
         predictions.append(predicted)
         labels.append(truth)
         if domain_features is not None:
             features.append(domain_features)
-        scores.append(_score(held.domain, held.seen, predicted, truth, len(data.classes)))
+        outcomes = Outcomes.of(logits.double().numpy(), truth.numpy())
+        scores.append(_score(held.domain, held.seen, predicted, truth, len(data.classes), outcomes))
     probe = probe_domains(features, labels, data.domains) if len(features) == len(data.domains) else None
     use = shortcut(trained, held_out, right, data_root)
     commonest = _most_frequent(torch.cat(predictions), data.classes)
@@ -128,11 +133,11 @@ def audit(trained: TrainedRun, data_root: Path | None = None) -> Audit:
     return Audit(trained.run, data.classes, tuple(scores), commonest, *worst, probe, use, trained.average)
 
 
-def _score(domain: str, seen: bool, predicted: Tensor, truth: Tensor, classes: int) -> DomainAudit:
+def _score(domain: str, seen: bool, predicted: Tensor, truth: Tensor, classes: int, outcomes: Outcomes) -> DomainAudit:
     confusion = (truth * classes + predicted).bincount(minlength=classes**2).reshape(classes, classes).double()
     counts, right = confusion.sum(1).long(), confusion.diagonal()
     accuracy = float(right.sum() / len(truth))
-    return DomainAudit(domain, seen, len(truth), accuracy, right / counts, counts, confusion)
+    return DomainAudit(domain, seen, len(truth), accuracy, right / counts, counts, confusion, outcomes)
 
 
 def _most_frequent(predictions: Tensor, classes: tuple[str, ...]) -> MostFrequentPrediction:

@@ -52,8 +52,8 @@ def predictions(trained: TrainedRun, images: Tensor, domain: str | None = None) 
 
 
 @torch.no_grad()
-def predictions_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
-    """The predicted classes, and the features [N, F] of every Network inside; None if there is none."""
+def logits_and_features(trained: TrainedRun, images: Tensor, domain: str) -> tuple[Tensor, Tensor | None]:
+    """The logits [N, classes], and the features [N, F] of every Network inside; None if there is none."""
     networks = [module for module in trained.algorithm.network.modules() if isinstance(module, Network)]
     outputs: list[Tensor] = []
 
@@ -63,7 +63,7 @@ def predictions_and_features(trained: TrainedRun, images: Tensor, domain: str) -
     predicted, features = [], []
     with forward_hooks((network.features, keep) for network in networks):
         for logits, size in _passes(trained, images, domain):
-            predicted.append(logits.argmax(1).cpu())
+            predicted.append(logits.float().cpu())
             if networks:
                 features.append(torch.cat([output.reshape(size, -1) for output in outputs], 1))
             outputs.clear()

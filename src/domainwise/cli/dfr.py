@@ -54,6 +54,8 @@ def dfr(
         scores = [f"{100 * group[name]:.1f}" for name in ("before", "after")]
         table.add_row(escape(group["domain"]), escape(group["class"]), str(group["samples"]), *scores)
     console.print(table)
+    if done["left_out"]:
+        say(f"left out, with a single sample: {', '.join(done['left_out'])}")
     (worst, now), (mean, then) = done["worst_group"], done["mean_over_groups"]
     say(f"worst group {100 * worst:.1f} -> {100 * now:.1f} %, mean over groups {100 * mean:.1f} -> {100 * then:.1f} %")
 

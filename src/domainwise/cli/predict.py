@@ -20,6 +20,7 @@ from domainwise.core.spreadsheet import comma_separated_rows
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
+    from domainwise.models.evaluation import Confusion
     from domainwise.models.model import Model
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ EVALUATE_EXAMPLES = (
 
 CLASSES_SHOWN = 10
 """More do not fit a terminal; --json has all."""
+COMMONEST = 3
+"""Confusions that are named."""
 
 
 Adapt = Annotated[
@@ -202,6 +205,25 @@ def evaluate(
         numbers = (score.samples, score.seen_samples)[: len(counts)]
         table.add_row(escape(domain) + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells)
     console.print(table)
+    _show_confusion(result.confusion)
     if result.seen_sentence:
         say(result.seen_sentence)
     say(str(result))
+
+
+def _show_confusion(confusion: "Confusion") -> None:
+    """Over all domains; nothing if all predictions are right."""
+    wrong = {(a, b): n for a, row in confusion.items() for b, n in row.items() if a != b}
+    if not wrong:
+        return
+    names = list(dict.fromkeys([*confusion, *(name for row in confusion.values() for name in row)]))
+    if len(names) <= CLASSES_SHOWN:
+        table = Table("true class", title="Images of each class (rows) by prediction")
+        for name in names:
+            table.add_column(escape(name), justify="right")
+        for name, row in confusion.items():
+            table.add_row(escape(name), *(str(row.get(other) or "") for other in names))
+        console.print(table)
+    most = sorted(wrong, key=lambda pair: -wrong[pair])[:COMMONEST]
+    parts = [f"{a} taken for {b}: {wrong[a, b]} of {sum(confusion[a].values())}" for a, b in most]
+    say(f"Most often wrong: {'; '.join(parts)}.")

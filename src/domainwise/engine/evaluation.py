@@ -123,7 +123,7 @@ def scores(
     """
     batch_size = algorithm.hparams["batch_size"] if algorithm.batch_dependent else chunk_size(environments)
     algorithm.eval()
-    totals, further = [], Metrics()
+    totals, further = [], SplitMetrics()
     for (domain, name), rows in splits.items():
         number = train_domains.index(domain) if domain in train_domains else None
         total = torch.zeros(2, device=rows.device, dtype=torch.float64)
@@ -140,7 +140,7 @@ def scores(
     return torch.cat([found, further.values()], 1) if metrics else found
 
 
-class Metrics:
+class SplitMetrics:
     """Keeps the logits of splits, and measures many splits at once: more when their logits take too much memory."""
 
     def __init__(self) -> None:

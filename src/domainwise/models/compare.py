@@ -19,6 +19,7 @@ from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_bu
 from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
+from domainwise.protocol.network_names import network_title
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Scores, paired, selected
@@ -163,7 +164,7 @@ def comparison(plan: Plan, out: Path, reduced: str = "") -> Comparison:
     baseline = "ERM" if "ERM" in names else names[0]
     table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
-    table = replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate")
+    table = replace(table, rows=tuple(rows), network=network_title(runs[0].network), searched="candidate")
     averaged = Method(baseline, average=plan.options.average)
     return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1), str(averaged), reduced)
 

@@ -31,6 +31,8 @@ from domainwise.models.model import Model
 from domainwise.models.new_samples import labels_of, new_samples
 
 SUBSETS = 10
+LEAST = 2
+"""Samples of a group, of which one half chooses; a group with fewer is left out."""
 STRENGTHS = (0.01, 0.03, 0.07, 0.1, 0.3, 0.7, 1.0)
 """Those of the paper for C, from many zeros to few."""
 
@@ -78,7 +80,7 @@ def dfr(model: Model, data: Environments | Path | str, *, seed: int = 0, data_ro
     if not found:
         names = ", ".join(model.domains)
         raise UserError(f"{environments.name} holds no new samples of the domains {names}", argument="data")
-    samples = _samples(model, environments, found)
+    samples, rows, alone = _samples(model, environments, found)
     before: Layer = (classifier.weight.detach().cpu().double().T, classifier.bias.detach().cpu().double())
     with cpu_threads(1):  # the same bits on any number of cores
         strength, reached = choose_strength(samples, seed)
@@ -86,9 +88,9 @@ def dfr(model: Model, data: Environments | Path | str, *, seed: int = 0, data_ro
     weights = {name: tensor.cpu().clone() for name, tensor in model.algorithm.state_dict().items()}
     weights["network.classifier.weight"].copy_(weight.T)
     weights["network.classifier.bias"].copy_(bias)
-    used = torch.cat([fingerprints(environments.images[rows]) for rows in found.values()])
+    used = fingerprints(environments.images[rows])
     assert model.trained_on is not None
-    done = _summary(samples, strength, samples.accuracies(before), reached)
+    done = _summary(samples, strength, samples.accuracies(before), reached) | {"left_out": alone}
     training = {name: value for name, value in model.card.training.items() if name not in ("accuracy", "unseen")}
     card = replace(model.card, training={**training, "last_layer": done}, calibration=None)
     return Model(card, weights, model.reference, model.device.type, torch.cat([model.trained_on, used]).unique())
@@ -164,26 +166,25 @@ def _classes(samples: Samples) -> int:
     return int(samples.labels.max()) + 1
 
 
-def _samples(model: Model, data: Environments, found: Mapping[str, Tensor]) -> Samples:
-    """Raises UserError for a class without samples, and for groups that cannot be halved."""
+def _samples(model: Model, data: Environments, found: Mapping[str, Tensor]) -> tuple[Samples, Tensor, list[str]]:
+    """Samples of groups that can be halved, their rows, and the names of groups that cannot, with one sample.
+
+    A class without such a group is a UserError.
+    """
     rows = torch.cat(list(found.values()))
-    labels = labels_of(model, data, rows)
-    if missing := [name for number, name in enumerate(model.classes) if not bool((labels == number).any())]:
-        raise UserError(f"{data.name} holds no new samples of class {missing[0]}: hold some out", argument="data")
+    labels, named, width = labels_of(model, data, rows), list(found), len(model.classes)
     domains = torch.repeat_interleave(torch.arange(len(found)), torch.tensor([len(part) for part in found.values()]))
-    cells, groups = (domains * len(model.classes) + labels).unique(return_inverse=True)
-    named = list(found)
-    names = tuple(
-        (named[cell // len(model.classes)], model.classes[cell % len(model.classes)]) for cell in cells.tolist()
-    )
-    if few := [name for name, count in zip(names, groups.bincount().tolist(), strict=True) if count < 2]:
-        domain, label = few[0]
+    cells = domains * width + labels
+    enough = cells.bincount(minlength=len(found) * width)[cells] >= LEAST
+    if missing := [name for number, name in enumerate(model.classes) if not bool((labels[enough] == number).any())]:
         raise UserError(
-            f"{data.name} holds one new sample of {label} in {domain}; DFR needs at least two of a class in a domain "
-            "to choose by: add some, or leave these out",
-            argument="data",
+            f"{data.name} holds no two new samples of class {missing[0]} in a domain: hold more out", argument="data"
         )
-    return Samples(model.embed(data.images[rows]).cpu().double(), labels, groups, names)
+    known, groups = cells[enough].unique(return_inverse=True)
+    names = tuple((named[cell // width], model.classes[cell % width]) for cell in known.tolist())
+    alone = [f"{model.classes[cell % width]} in {named[cell // width]}" for cell in cells[~enough].tolist()]
+    rows = rows[enough]
+    return Samples(model.embed(data.images[rows]).cpu().double(), labels[enough], groups, names), rows, alone
 
 
 def _summary(samples: Samples, strength: float, before: Tensor, after: Tensor) -> dict[str, Any]:

@@ -122,6 +122,16 @@ class Evaluation(Tabular):
         return min(pairs, key=lambda pair: pair[2])
 
     @property
+    def confusion(self) -> dict[str, dict[str, int]]:
+        """Over all domains."""
+        total: dict[str, dict[str, int]] = {}
+        for score in self.domains.values():
+            for truth, row in score.confusion.items():
+                for guess, count in row.items():
+                    total.setdefault(truth, {})[guess] = total.get(truth, {}).get(guess, 0) + count
+        return total
+
+    @property
     def seen_samples(self) -> int:
         """The samples that the model was trained on, as far as it knows them."""
         return sum(score.seen_samples for score in self.domains.values())

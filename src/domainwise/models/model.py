@@ -27,7 +27,7 @@ from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
 from domainwise.models.unseen import describe_estimate
 from domainwise.protocol.calibration import Outcomes
-from domainwise.protocol.spaces import HParams, at_scale, override
+from domainwise.protocol.spaces import HParams, at_scale, override, recorded
 
 if TYPE_CHECKING:
     from domainwise.models.adapt import AdaptedModel
@@ -273,6 +273,6 @@ def _checked(card: Card, hparams: HParams) -> HParams:
     """Hyper-parameters of the card, checked: all that the algorithm has, with legal values."""
     space = at_scale(ALGORITHMS[card.algorithm].space, "small")
     hparams = override(space, {}, hparams, card.algorithm)
-    if missing := [name for name in space if name not in hparams]:
+    if missing := [name for name in recorded(space) if name not in hparams]:
         raise UserError(f"{card.algorithm}: hyper-parameter {missing[0]} is missing")
     return hparams

@@ -26,9 +26,9 @@ from domainwise.serving.answers import Answers, Scores
 from domainwise.serving.bodies import Bodies, File
 from domainwise.serving.domains import DomainWatch
 from domainwise.serving.limits import Limits, Refused
-from domainwise.serving.metrics import CONTENT_TYPE, Metrics
+from domainwise.serving.metrics import CONTENT_TYPE, ServerMetrics
 from domainwise.serving.observed import Observed
-from domainwise.serving.worker import Compute, Job, Worker
+from domainwise.serving.worker import Compute, ImagesJob, Worker
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -97,7 +97,7 @@ class Service:
 
     def __init__(self, model: Model, limits: Limits, answers: Answers, threads: int) -> None:
         self.model, self.limits, self.answers = model, limits, answers
-        self.metrics = Metrics(lambda: self.worker.waiting)
+        self.metrics = ServerMetrics(lambda: self.worker.waiting)
         self.worker = Worker(limits, threads, answers.pace, self._computed)
         self.watch = DomainWatch(model, limits, self.metrics)
         self.bodies = Bodies(limits)
@@ -140,7 +140,7 @@ class Service:
             names, inputs = [file.sent_as for file in files], await self._decoded(files)
             del files  # which may be large
             after = partial(self.watch.add, domain, inputs) if watched else lambda: None
-            job = Job(compute, inputs, domain, alone or self.model.batch_dependent, after)
+            job = ImagesJob(compute, inputs, domain, alone or self.model.batch_dependent, after)
             scores = await asyncio.wrap_future(self.worker.submit(job))
         request.scope["images"] = len(names)
         return list(zip(names, scores, strict=True))

@@ -17,7 +17,7 @@ from domainwise.core.printing import printable
 from domainwise.models.drift import comparable, drift_of_features
 from domainwise.models.model import Model
 from domainwise.serving.limits import Limits
-from domainwise.serving.metrics import Metrics
+from domainwise.serving.metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ PERMUTATIONS = 199
 class DomainWatch:
     """Collects features of each domain and counts the comparisons that found drift."""
 
-    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, model: Model, limits: Limits, metrics: ServerMetrics) -> None:
         self.model, self.limits, self.metrics = model, limits, metrics
         self._names: set[str] = set()
         self._windows: dict[str, list[Tensor]] = {}

@@ -99,7 +99,7 @@ def _number(value: float) -> str:
     return "+Inf" if value == math.inf else f"{value:.10g}"
 
 
-class Metrics:
+class ServerMetrics:
     """What the server measures of itself."""
 
     def __init__(self, waiting: Callable[[], float]) -> None:

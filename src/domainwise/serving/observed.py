@@ -10,7 +10,7 @@ from typing import Any
 
 from domainwise.core.printing import printable
 from domainwise.serving.limits import Refused
-from domainwise.serving.metrics import Metrics
+from domainwise.serving.metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("domainwise.serving.access")
@@ -31,7 +31,10 @@ class Observed:
     """ASGI middleware. The access log has no content of images, no options, and nothing that clients could forge."""
 
     def __init__(
-        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], metrics: Metrics, drain: Callable[[Any], Any]
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        metrics: ServerMetrics,
+        drain: Callable[[Any], Any],
     ) -> None:
         self.app, self.metrics, self.drain = app, metrics, drain
 

@@ -28,7 +28,7 @@ Compute = Callable[[Tensor, str], list[Any]]
 
 
 @dataclass
-class Job:
+class ImagesJob:
     """The images of one request. Jobs of the same function are computed together, unless one must be `alone`."""
 
     compute: Compute
@@ -39,7 +39,7 @@ class Job:
     answer: "Future[list[Any]]" = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
 
-    def joins(self, other: "Job") -> bool:
+    def joins(self, other: "ImagesJob") -> bool:
         """Whether it can share a batch with another."""
         return not self.alone and not other.alone and self.compute == other.compute
 
@@ -51,7 +51,7 @@ class Worker:
         self.limits, self.threads, self.computed = limits, threads, computed
         self.pace = pace  # seconds per image, of the latest batches
         self.taken = 0  # images between the decision to take a request and its answer
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[ImagesJob] = deque()
         self._changed = threading.Condition()
         self._closing = True
         self._thread = threading.Thread()
@@ -94,7 +94,7 @@ class Worker:
         finally:
             self.taken -= images
 
-    def submit(self, job: Job) -> "Future[list[Any]]":
+    def submit(self, job: ImagesJob) -> "Future[list[Any]]":
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise busy("the server is stopping")
@@ -107,7 +107,7 @@ class Worker:
         while jobs := self._next_jobs():
             self._compute(jobs)
 
-    def _next_jobs(self) -> list[Job]:
+    def _next_jobs(self) -> list[ImagesJob]:
         """The next job and those that can join it; none when the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing)
@@ -128,7 +128,7 @@ class Worker:
                 self._changed.wait(remaining)
             return jobs
 
-    def _compute(self, jobs: list[Job]) -> None:
+    def _compute(self, jobs: list[ImagesJob]) -> None:
         jobs = [job for job in jobs if job.answer.set_running_or_notify_cancel()]
         if not jobs:
             return

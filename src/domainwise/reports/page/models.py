@@ -27,6 +27,7 @@ from domainwise.protocol.selection import Column, Method
 from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
+from domainwise.reports.probabilities import probability_figure
 from domainwise.reports.style import settings
 from domainwise.sweeps.collection import runs_parent
 
@@ -40,6 +41,11 @@ SHIFT_IMAGES = 2000
 """Per side of an estimate of shift, at most."""
 AUDITED = (
     "Accuracy per class, the worst of ten images or more framed; right, the confusion matrix of a linear domain probe."
+)
+PROBABILITIES = (
+    "Left: the share of right predictions by their confidence; on the diagonal a model is as often right as it says. "
+    "Right: the error rate if only the most confident predictions count. Probabilities are those of the networks, "
+    "before calibration."
 )
 CLASSES = 20
 """Up to which a confusion matrix is a table."""
@@ -97,6 +103,7 @@ class Insight:
     column: Column
     attention: Picture
     audit: Picture
+    probabilities: Picture
     headings: Sequence[str]
     findings: Sequence[ModelFindings]
     perturbations: Sequence[Picture]
@@ -262,6 +269,9 @@ def _insight(
         audits.append(audit(trained, data_root))
         done(number)
     classes = draw("Every class in every domain", AUDITED, [], partial(audit_figure, audits))
+    sure = draw(
+        "Reliability, and risk by coverage", PROBABILITIES, [], partial(probability_figure, audits, column.unseen)
+    )
     perturbations = list(_perturbations(models, draw))
     headings = list(dict.fromkeys(heading for one in audits for heading in _accuracies(one)))
     findings = [
@@ -273,7 +283,8 @@ def _insight(
 
     def insight() -> Insight:
         drawn = [one.result() for one in perturbations]
-        return Insight(column, heatmaps.result(), classes.result(), headings, findings, drawn, left_out, weights)
+        pictures = (heatmaps.result(), classes.result(), sure.result())
+        return Insight(column, *pictures, headings, findings, drawn, left_out, weights)
 
     return insight
 

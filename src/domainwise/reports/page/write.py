@@ -155,6 +155,7 @@ def contents(section: Section, further: More) -> list[tuple[str, str]]:
         ("attention", "Attention"): insights,
         ("use", "What did it use?"): insights,
         ("confusion", "Confusion matrices"): insights,
+        ("probabilities", "Probabilities"): insights,
         ("perturbations", "Perturbations"): any(one.perturbations for one in insights),
         ("shift", "Which shift is it?"): models is not None and (models.shift or models.no_shift),
     }
