@@ -1,6 +1,8 @@
 """The commands around sweeps, from end to end on tiny data, and the README's own code."""
 
 import json
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from commands import Command
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import RunFolder
+from domainwise.sweeps import launch
+from domainwise.sweeps.events import Event
 from domainwise.sweeps.plan import plan_sweep, planned_runs, saved_plans
 from domainwise.sweeps.presets import PRESETS
 from small_datasets import write_mnist
@@ -98,7 +102,16 @@ def test_a_preset_trains_what_is_here_until_its_time_is_up(
     words = " ".join(estimated.out.split())
     assert "4 runs, 4 still to do: about" in words and "ERM, times the passes of each algorithm" in words
     assert "left out: PACS: PACS not found" in " ".join(estimated.err.split())
-    stopped = domainwise(*study, "--data-root", tmp_path, "--time-limit", "1s")
+    limits = []
+
+    def until_one_event(events: Generator[Event], seconds: float) -> Generator[Event]:
+        limits.append(seconds)
+        with closing(events):
+            yield next(events)
+
+    monkeypatch.setattr(launch, "until", until_one_event)
+    stopped = domainwise(*study, "--data-root", tmp_path, "--time-limit", "2h")
+    assert limits == [7200.0]
     assert stopped.status == 0 and "the same command continues" in " ".join(stopped.err.split())
     told = domainwise(*study, "--data-root", tmp_path, "--json")
     assert told.status == 0 and json.loads(told.out)["standing"]["done"] == 4
