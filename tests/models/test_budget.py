@@ -141,7 +141,7 @@ def test_the_command_says_what_it_reduced_and_continues(
 def test_the_library_reduces_as_the_command_does(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Plan] = []
     monkeypatch.setattr("domainwise.models.compare.train_candidates", lambda plan, *_: trained.append(plan))
-    monkeypatch.setattr("domainwise.models.compare.comparison", lambda _plan, _out, reduced: reduced)
+    monkeypatch.setattr("domainwise.models.compare.comparison", lambda _plan, _out, reduced, _metric: reduced)
     monkeypatch.setitem(SECONDS, "small-cnn", 1.0)
     given = {"trials": 1, "steps": 2, "network": "small-cnn", "hparams": {"batch_size": 4}, "workers": 1}
     limited, free = (

@@ -21,6 +21,7 @@ from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
 from domainwise.models.search import finished_curves, ranked_candidates
 from domainwise.models.tune import choose
+from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -203,6 +204,30 @@ def test_a_real_gap_is_shipped_and_noise_is_not(tmp_path: Path) -> None:
     assert noise.sentence.startswith(
         "Ship ERM: on the domains left out, no other is clearly ahead of it; DAT is not clearly different from ERM: "
     )
+
+
+def test_another_metric_selects_compares_and_is_shown(tmp_path: Path) -> None:
+    """ERM is right as often as DAT, and much more often sure where it is wrong; late steps are worse."""
+    plan = search(trials=4)
+    for run in plan.runs():
+        folder = RunFolder(tmp_path, run)
+        folder.create()
+        luck = np.random.default_rng(int(run.id[:8], 16))
+        for step in (0, 5, 10):
+            loss = (1.5 if run.algorithm == "ERM" else 0.7) + step / 100 + run.draw / 10 + luck.normal() / 50
+            parts = [
+                (run.test_domains[0], "in"),
+                (run.test_domains[0], "out"),
+                *((d, "out") for d in run.train_domains),
+            ]
+            folder.append([Record(run.id, step, *part, 0.5 + step / 100, loss, 0.0) for part in parts])
+        folder.append([Status(run.id, 10, "done", "")])
+    plain, found = comparison(plan, tmp_path), comparison(plan, tmp_path, metric=METRICS["nll"])
+    assert plain.winner == "ERM" and plain.chosen().steps == 11
+    assert found.winner == "DAT" and found.chosen().steps == 1 and found.chosen().number == 0
+    assert found.gaps["DAT"].gain > 0.5 > 0 > found.gaps["DAT"].mean and "negative log-likelihood" in found.table.title
+    with pytest.raises(UserError, match="worst-group is not known"):
+        comparison(plan, tmp_path, metric=METRICS["worst-group"])
 
 
 def test_averaged_weights_are_rows_and_may_be_what_to_ship(tmp_path: Path) -> None:

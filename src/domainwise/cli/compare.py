@@ -46,6 +46,7 @@ def compare(
             "auto: 30m on a CPU, none on a GPU."
         ),
     ] = "auto",
+    metric: options.MetricName = "accuracy",
     workers: options.Workers = None,
     dry_run: options.DryRun = False,
     data_root: options.DataRoot = None,
@@ -64,11 +65,12 @@ def compare(
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
     from domainwise.models.compare import comparison
     from domainwise.models.tune import refitted
+    from domainwise.protocol.metrics import find_metric
     from domainwise.sweeps.events import Settings
     from domainwise.sweeps.launch import launch
     from domainwise.sweeps.plan import plan_sweep
 
-    seconds = parse_budget(budget, device)
+    seconds, shown_metric = parse_budget(budget, device), find_metric(metric)
     chosen, named = choose_data_and_network(
         dataset, data, skip_bad, training.network, training.weights, data_root, reading
     )
@@ -104,7 +106,7 @@ def compare(
     for run, status in follow_runs(planned, events, runs).items():
         if status.status != "done":
             say(f"{run}: {status.status}: {status.reason}", errors_console)
-    result = comparison(plan, runs, reduction)
+    result = comparison(plan, runs, reduction, shown_metric)
     best = result.chosen()
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from domainwise.core.errors import UserError
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
 from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
+from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
 from domainwise.protocol.network_names import network_title
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
@@ -70,14 +72,14 @@ class Comparison(Tabular):
 
     @property
     def _best_ahead(self) -> str:
-        ahead = [name for name, gap in self.gaps.items() if gap.mean > 0 and gap.clear]
-        return max(ahead, key=lambda name: self.gaps[name].mean, default=self.baseline)
+        ahead = [name for name, gap in self.gaps.items() if gap.gain > 0 and gap.clear]
+        return max(ahead, key=lambda name: self.gaps[name].gain, default=self.baseline)
 
     @property
     def _is_average_enough(self) -> bool:
         """Whether averaging the baseline is clearly better than the baseline, and the best not clearly than that."""
         gap, best = self.gaps.get(self.averaged_baseline), self.over_average.get(self._best_ahead)
-        return gap is not None and gap.mean > 0 and gap.clear and best is not None and not best.clear
+        return gap is not None and gap.gain > 0 and gap.clear and best is not None and not best.clear
 
     @property
     def sentence(self) -> str:
@@ -90,7 +92,7 @@ class Comparison(Tabular):
                 best = self._best_ahead
                 why = f"{why}; {self.over_average[best].sentence(best, name)}"
             return f"Ship {name}: on the domains left out, {why}."
-        best = max(self.gaps, key=lambda other: self.gaps[other].mean)
+        best = max(self.gaps, key=lambda other: self.gaps[other].gain)
         gap = self.gaps[best].sentence(best, self.baseline)
         return f"Ship {name}: on the domains left out, no other is clearly ahead of it; {gap}."
 
@@ -128,6 +130,7 @@ def compare(
     data_root: Path | None = None,
     progress: Callable[[Event], None] = lambda _: None,
     budget: str = "none",
+    metric: str = "accuracy",
     **options: Unpack[TrainingKeywords],
 ) -> Comparison:
     """Trains every method with each domain left out in turn, and says which one to ship.
@@ -135,12 +138,13 @@ def compare(
     The search is that of `tune`, whose arguments these are, with 3 candidates and 3 trials unless others are given.
     `out` is the folder of the runs; the same call continues. Every training also averages its weights (`average`, by
     default "sma"; "none" turns it off). A `budget` such as "45m" or "8h" is kept by fewer candidates, steps and trials
-    than planned, but for those given here (`reduced` of the result says which); "auto" is 30 minutes on a CPU.
+    than planned, but for those given here (`reduced` of the result says which); "auto" is 30 minutes on a CPU. With
+    another `metric` everything is selected, compared and shown by that (see `protocol.metrics`).
     """
     network = options.get("network") or options.get("weights")
     given = {"candidates": candidates, "trials": trials, "steps": options.get("steps"), "network": network}
     keep = [name for name, value in given.items() if value]
-    seconds = parse_budget(budget, device)
+    seconds, shown = parse_budget(budget, device), find_metric(metric)
     options.setdefault("average", AVERAGE)
     training = training_options(device, data_root, **options)
     numbers = CANDIDATES if candidates is None else candidates, TRIALS if trials is None else trials
@@ -150,27 +154,31 @@ def compare(
         budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
         budgeted.store(folder)
         train_candidates(budgeted.plan, settings, workers, progress)
-        return comparison(budgeted.plan, folder, budgeted.reduction)
+        return comparison(budgeted.plan, folder, budgeted.reduction, shown)
 
 
-def comparison(plan: Plan, out: Path, reduced: str = "") -> Comparison:
+def comparison(plan: Plan, out: Path, reduced: str = "", metric: Metric = ACCURACY) -> Comparison:
     """From the records of a search; `reduced` says what a budget left out of it."""
-    tuning = choose(plan, out)
+    tuning = choose(plan, out, metric)
     runs = plan.runs()
-    scores = selected(finished_curves(runs, out), RULE)
+    scores = selected(finished_curves(runs, out), RULE, metric)
     finished = {candidate.method for candidate in tuning.tried}
     methods = {method: scores[method] for method in scores if method in finished}
+    if not methods:
+        raise UserError(
+            f"{metric.name} is not known at every evaluation of these runs: choose another", argument="metric"
+        )
     names = [name for name in plan.algorithms if Method(name) in methods]
     baseline = "ERM" if "ERM" in names else names[0]
-    table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline)
+    table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline, metric)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
     table = replace(table, rows=tuple(rows), network=network_title(runs[0].network), searched="candidate")
     averaged = Method(baseline, average=plan.options.average)
-    return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1), str(averaged), reduced)
+    return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1, metric), str(averaged), reduced)
 
 
-def _over_average(methods: Scores, averaged: Method, comparisons: int) -> dict[str, Difference]:
+def _over_average(methods: Scores, averaged: Method, comparisons: int, metric: Metric) -> dict[str, Difference]:
     """The differences of other algorithms to averaged weights of the baseline, besides so many comparisons."""
     others = [method for method in methods if averaged.average and method.algorithm != averaged.algorithm]
-    gaps = {str(method): paired(methods[method], methods[averaged]) for method in others if averaged in methods}
+    gaps = {str(method): paired(methods[method], methods[averaged], metric) for method in others if averaged in methods}
     return {name: replace(gap, comparisons=comparisons + len(gaps)) for name, gap in gaps.items() if gap is not None}

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
+from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import save_environments, saved_dataset, with_fingerprint
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
-from domainwise.protocol.selection import Curve, Method
+from domainwise.protocol.selection import Curve, Floats, Method
 from domainwise.protocol.spaces import HParams
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.launch import launch
@@ -94,8 +96,8 @@ class Candidate:
         return self.number
 
 
-def ranked_candidates(plan: Plan, curves: Sequence[Curve]) -> list[Candidate]:
-    """Every candidate all of whose runs are done, at its best number of steps; the best first.
+def ranked_candidates(plan: Plan, curves: Sequence[Curve], metric: Metric = ACCURACY) -> list[Candidate]:
+    """Every candidate all of whose runs are done, at its best number of steps by the metric; the best first.
 
     Ties go to fewer steps, then to the weights that are no average, then to the defaults, then to the algorithm named
     first.
@@ -105,34 +107,46 @@ def ranked_candidates(plan: Plan, curves: Sequence[Curve]) -> list[Candidate]:
     for curve in curves:
         by_candidate.setdefault((curve.run.algorithm, curve.run.draw, curve.average), []).append(curve)
     finished = [
-        _candidate(by_candidate[algorithm, number, average])
+        _candidate(by_candidate[algorithm, number, average], metric if metric.selects else ACCURACY)
         for average in dict.fromkeys(("", plan.options.average))
         for algorithm in plan.algorithms
         for number in range(plan.draws)
         if len(by_candidate.get((algorithm, number, average), [])) == planned[algorithm, number]
     ]
-    return sorted(finished, key=lambda candidate: -candidate.accuracy)
+    return [candidate for _, candidate in sorted(finished, key=lambda one: -one[0])]
 
 
-def _candidate(curves: Sequence[Curve]) -> Candidate:
+def _candidate(curves: Sequence[Curve], metric: Metric) -> tuple[float, Candidate]:
+    """With the goodness that it was chosen by."""
     steps = sorted(set.intersection(*(set(curve.steps) for curve in curves)))
-    by_trial: dict[str, list[list[float]]] = {}
-    for curve in curves:
-        (domain,) = curve.run.test_domains
-        accuracy = dict(zip(curve.steps, _both_splits(curve, domain), strict=True))
-        by_trial.setdefault(domain, []).append([accuracy[step] for step in steps])
-    by_domain = {domain: np.mean(trials, axis=0) for domain, trials in by_trial.items()}
+    by_domain = _means(curves, steps, ACCURACY)
     mean = np.mean(list(by_domain.values()), axis=0)
-    best = int(mean.argmax())
+    goodness = metric.goodness(np.mean(list(_means(curves, steps, metric).values()), axis=0))
+    best = int(goodness.argmax())
     run = curves[0].run
     domains = {domain: float(values[best]) for domain, values in by_domain.items()}
     found = (steps[best] + 1, float(mean[best]), domains)
-    return Candidate(run.algorithm, run.draw, run.hparams, *found, curves[0].average)
+    return float(goodness[best]), Candidate(run.algorithm, run.draw, run.hparams, *found, curves[0].average)
 
 
-def _both_splits(curve: Curve, domain: str) -> list[float]:
-    """The accuracy on both splits of a domain together, at every evaluation."""
-    inside, outside = curve.accuracy[domain, "in"], curve.accuracy.get((domain, "out"))
+def _means(curves: Sequence[Curve], steps: Sequence[int], metric: Metric) -> dict[str, Floats]:
+    """{domain left out: mean over trials at each of the steps}."""
+    by_trial: dict[str, list[list[float]]] = {}
+    for curve in curves:
+        (domain,) = curve.run.test_domains
+        values = dict(zip(curve.steps, _both_splits(curve, domain, metric), strict=True))
+        by_trial.setdefault(domain, []).append([values[step] for step in steps])
+    return {domain: np.mean(trials, axis=0) for domain, trials in by_trial.items()}
+
+
+def _both_splits(curve: Curve, domain: str, metric: Metric) -> list[float]:
+    """The metric on both splits of a domain, weighted by their sizes, at every evaluation."""
+    known = curve.values(metric)
+    if (domain, "in") not in known:
+        raise UserError(
+            f"{curve.run}: {metric.name} is not known at every evaluation: choose another", argument="metric"
+        )
+    inside, outside = known[domain, "in"], known.get((domain, "out"))
     if outside is None:
         return list(inside)
     share = curve.run.held_out

@@ -14,6 +14,7 @@ from domainwise.models.fit import fit, records_folder
 from domainwise.models.model import Model
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, ranked_candidates, train_candidates
 from domainwise.models.unseen import unseen_estimate
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.spaces import HParams
@@ -118,10 +119,10 @@ def tune(
         return replace(tuning, model=model)
 
 
-def choose(plan: Plan, out: Path) -> Tuning:
+def choose(plan: Plan, out: Path, metric: Metric = ACCURACY) -> Tuning:
     """From the records: every candidate all of whose runs are done."""
     runs = plan.runs()
-    tried = ranked_candidates(plan, finished_curves(runs, out))
+    tried = ranked_candidates(plan, finished_curves(runs, out), metric)
     if not tried:
         statuses = (RunFolder(out, run).status() for run in runs)
         reasons = [f"{status.status}: {status.reason}" for status in statuses if status and status.status != "done"]
