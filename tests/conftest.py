@@ -28,8 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 
 @pytest.fixture(autouse=True, scope="session")
 def decode_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Decoded images of tests go to a temporary folder, unless the environment says where."""
+    """Decoded images of tests go to a temporary folder, unless the environment says where; the hub's cache is empty."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
         if "DOMAINWISE_CACHE" not in os.environ:
             patch.setenv("DOMAINWISE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.core.errors import UserError
 from references import Step, adam, descending, noise, risk, risks, same_course, shuffled
 from small_problems import SHAPE, features, make
 
@@ -106,6 +107,14 @@ def test_mldg(decay: float, tested: int) -> None:
         return step
 
     same_course("MLDG", reference, beta=2.5, weight_decay=decay, **({"meta_test": tested} if tested else {}))
+
+
+def test_mldg_pairs_every_domain_trained_on_with_those_tested_on_in_turn() -> None:
+    pairs = {tested: make("MLDG", domains=5, meta_test=tested).pairs(5) for tested in (1, 2, 3)}  # type: ignore[operator]
+    assert pairs == {1: [(0, 4), (1, 4), (2, 4), (3, 4)], 2: [(0, 3), (1, 4), (2, 3)], 3: [(0, 2), (1, 3)]}
+    assert make("MLDG", domains=3).pairs(3) == [(0, 1), (1, 2), (2, 0)]  # type: ignore[operator]
+    with pytest.raises(UserError, match="meta_test=3 of 3 training domains leave none to train on"):
+        make("MLDG", domains=3, meta_test=3)
 
 
 def batch_norm(norm: nn.BatchNorm2d, h: Tensor) -> Tensor:

@@ -76,6 +76,7 @@ def test_ensemble_predicts_by_the_mean_probability() -> None:
     x = batches(1, seed=9)[0][0][0]
     probabilities = sum(member(x).softmax(1) for member in algorithm.network.members) / 3
     agree((algorithm.predict(x).softmax(1).detach(), probabilities.detach()))
+    agree((algorithm.predict(x).exp().detach(), probabilities.detach()))  # the logits are logarithms of it
 
 
 def test_ada_saves_what_it_remembers_and_not_all_the_room_for_it() -> None:

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from commands import Command
+from domainwise.models.calibrate import calibrate
+from domainwise.models.folder import load_model
 from domainwise.serving import server as serving_server
 from domainwise.serving.server import is_loopback
-from served import form, png, small_model
+from served import form, png, small_data, small_model
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +121,9 @@ def test_a_reader_of_the_log_that_goes_away_does_not_stop_it(model: Path) -> Non
         assert server.stop() == 0
 
 
-def test_an_address_for_others_is_warned_of(domainwise: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_should_know_is_said_at_the_start(
+    domainwise: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(_app: object, _host: str, _port: int, *, started: Callable[[str], None]) -> None:
         started("http://there:1")
 
@@ -128,6 +132,9 @@ def test_an_address_for_others_is_warned_of(domainwise: Command, model: Path, mo
     assert open_to_all.status == 0 and "without password or encryption" in open_to_all.err
     alone = domainwise("serve", model, "--device", "cpu")
     assert alone.err == f"{model}: http://there:1 (Ctrl-C stops)\n"
+    calibrated = calibrate(load_model(model, device="cpu"), data=small_data(seed=1)).save(tmp_path / "calibrated")
+    strict = domainwise("serve", calibrated, "--sets", "0.9", "--device", "cpu")
+    assert "thresholds were chosen on held-out images of the training domains" in strict.err
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def test_train_predict_and_cam(family: str, backbone: Backbones, tmp_path: Path,
         "train", "--data", "photos", *network, "--algorithm", "ERM", *QUICK, "--test-domain", 0, "--json"
     )
     assert trained.status == 0, trained.err
+    pooled = "class token" if family in CLASS_TOKEN else ""
+    assert f"network: hf:{family}: 16 features, " in trained.err and pooled in trained.err
     summary = json.loads(trained.out)
     assert summary["run"]["image_size"] == SIZE
     predicted = domainwise("predict", "runs/train", "photos/clinic/cat", "--json")
@@ -84,7 +86,9 @@ def test_a_model_loads_where_no_hub_and_no_folder_is(family: str, backbone: Back
     hub._image_facts.cache_clear()
     loaded = dw.load_model(tmp_path / "model", device="cpu")
     np.testing.assert_array_equal(loaded.predict_proba(noise(1).images), expected)
-    assert loaded.card.network == f"hf:{family}" and loaded.card.mean == pytest.approx(MEAN)
+    assert loaded.card.network == f"hf:{family}" and "transformers" in loaded.card.versions
+    assert "licence\\: unknown" in (tmp_path / "model/README.md").read_text()
+    assert loaded.card.mean == pytest.approx(MEAN)
     assert len(loaded.drift(noise(1).images[:6]).domains) == 3
 
 

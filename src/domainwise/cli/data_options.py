@@ -12,7 +12,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.folder import image_folder, scan_present
 from domainwise.data.sources.saved import is_saved
 from domainwise.data.sources.table_files import is_table
-from domainwise.nets.weights import WEIGHTS, find
+from domainwise.nets.weights import WEIGHTS, find, for_network
+from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -32,6 +33,25 @@ def choose_data_and_network(
     reading: Reading = PLAIN,
 ) -> tuple[Dataset, str | None]:
     """The data, and the network: None means the dataset's; for a folder it depends on the weights in the data root."""
+    data, named = _chosen(dataset, folder, skip_bad, network, weights, data_root, reading)
+    if is_hub(named):
+        seen = for_network(data, named)
+        if len(seen.shape) == 3 and seen.shape[0] == 3:
+            from domainwise.nets.backbones import describe
+
+            say(f"network: {network_title(str(named))}: {describe(str(named), seen.shape)}", errors_console)
+    return data, named
+
+
+def _chosen(
+    dataset: str | None,
+    folder: Path | None,
+    skip_bad: bool,
+    network: str,
+    weights: str,
+    data_root: Path | None,
+    reading: Reading,
+) -> tuple[Dataset, str | None]:
     named = None if network == "auto" else network
     if folder is not None and dataset is not None:
         raise UserError("give either --dataset NAME or --data DIR, not both")

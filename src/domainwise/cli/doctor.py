@@ -26,6 +26,8 @@ SIGNS = {True: "[green]✓[/]", None: "[dim]–[/]", False: "[red]✗[/]"}
 OPTIONAL = {
     "ray": ("sweeps on a Ray cluster", "domainwise[ray]"),
     "submitit": ("sweeps on Slurm", "domainwise[slurm]"),
+    "transformers": ("networks hf:NAME", "domainwise[hf]"),
+    "timm": ("networks timm:NAME", "domainwise[timm]"),
     "onnx": ("export to ONNX", "domainwise[onnx]"),
     "onnxruntime": ("checking an exported ONNX file", "domainwise[onnx]"),
     "fastapi": ("serving a model", "domainwise[serve]"),

@@ -30,9 +30,10 @@ def list_everything(
     from domainwise.data.augmentations import AUGMENTATIONS
     from domainwise.data.catalogue import DATASETS
     from domainwise.nets import NETWORKS
-    from domainwise.nets.hub import known_names
+    from domainwise.nets.hub import FAMILIES, known_names
 
     hub = known_names(pattern) if networks or not any((algorithms, datasets, augmentations)) else {}
+    hub |= {} if as_json else FAMILIES
     things = {
         "algorithms": {name: ALGORITHMS.summary(name) for name in ALGORITHMS},
         "datasets": {name: f"{data.summary} Domains: {', '.join(data.domains)}." for name, data in DATASETS.items()},

@@ -97,7 +97,7 @@ def describe_hub() -> dict[str, Any]:
             "path": str(found),
             "commit": found.name,
             "bytes": sum(file.stat().st_size for file in found.glob("*.safetensors")),
-            "licence": licence(found) or "not stated",
+            "licence": licence(name) or "not stated",
         }
         for name, found in cached_names()
     }

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive, check, checksum, parse_any
+from domainwise.core.provenance import package_version
 from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
+from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.reading import DEEPEST_GREY
 from domainwise.protocol.saved_weights import describe_average, describe_step
 from domainwise.protocol.spaces import HParams
@@ -115,13 +117,17 @@ class Card:
         return "" if self.domains and self.classes else "no domains or no classes"
 
 
-def versions() -> dict[str, str]:
-    """The versions a model was trained with."""
+def versions(network: str = "") -> dict[str, str]:
+    """The versions a model with this network was trained with."""
     import torch
 
     from domainwise import __version__
 
-    return {"domainwise": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    known = {"domainwise": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    if not is_hub(network):
+        return known
+    package = "timm" if HubName.parse(network).library == "timm" else "transformers"
+    return known | {package: package_version(package) or "unknown"}
 
 
 def digest(data: bytes) -> str:

@@ -21,6 +21,7 @@ from domainwise.models.fit import records_folder
 from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
+from domainwise.protocol.network_names import network_title
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Scores, paired, selected
@@ -171,7 +172,7 @@ def comparison(plan: Plan, out: Path, reduced: str = "", metric: Metric = ACCURA
     baseline = "ERM" if "ERM" in names else names[0]
     table = AccuracyTable.of(plan.dataset, RULE, methods, names, baseline, metric)
     rows = [replace(row, draws=plan.draws, trials=plan.trials, steps=runs[0].steps) for row in table.rows]
-    table = replace(table, rows=tuple(rows), network=runs[0].network, searched="candidate")
+    table = replace(table, rows=tuple(rows), network=network_title(runs[0].network), searched="candidate")
     averaged = Method(baseline, average=plan.options.average)
     return Comparison(table, tuning, _over_average(methods, averaged, len(rows) - 1, metric), str(averaged), reduced)
 

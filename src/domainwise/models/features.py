@@ -10,6 +10,7 @@ from domainwise.data.find import find_dataset
 from domainwise.engine.devices import check_precision, pick_device
 from domainwise.engine.frozen_features import features_of
 from domainwise.nets.weights import for_network, planned
+from domainwise.protocol.network_names import network_title
 
 
 def extract_features(
@@ -44,4 +45,4 @@ def extract_features(
     if data.vectors:
         raise UserError(f"{data.name} has no images, but vectors: they are features already")
     vectors = features_of(data, network, reference, precision, chosen, data_root)
-    return replace(vectors, name=f"{data.name}-{network}")
+    return replace(vectors, name=f"{data.name}-{network_title(network)}")

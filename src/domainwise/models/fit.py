@@ -136,7 +136,7 @@ def make_model(
             "counts": {domain: _class_counts(environments, split["in"]) for domain, split in splits.items()},
             "samples": {domain: _split_sizes(environments, domain, run) for domain in run.domains},
         },
-        versions(),
+        versions(run.network),
         members,
         window=environments.window,
         architecture=configuration(run.network) if is_hub(run.network) else {},

@@ -15,9 +15,11 @@ from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
 from domainwise.models.unseen import describe_estimate
+from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.calibration import SOURCES
 from domainwise.protocol.metrics import ACCURACY, METRICS
+from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.runs import WeightsReference
 from domainwise.protocol.statistics import wilson
 
@@ -148,7 +150,10 @@ def _licences(card: Card) -> Iterator[str]:
     file = WeightsReference.parse(str((card.training.get("run") or {}).get("weights", ""))).file
     if file:
         licences = [one.licence for one in WEIGHTS.values() if one.file == Path(file).name]
-        yield f"It starts from the weights {Path(file).name}, licence: {next(iter(licences), 'unknown')}."
+        name, licence = Path(file).name, next(iter(licences), "unknown")
+        if is_hub(file):
+            name, licence = network_title(file), hub.licence(file) or "unknown"
+        yield f"It starts from the weights {name}, licence: {licence}."
     elif "run" in card.training:
         yield "It starts from random weights."
     yield "The licence of the data, and that of this model, are not known here: add them."

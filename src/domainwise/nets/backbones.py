@@ -41,6 +41,13 @@ def from_configuration(configuration: Mapping[str, Any], shape: tuple[int, ...],
     return kind(configuration["config"], shape, str(configuration.get("pooling", "")), name)
 
 
+def describe(network: str, shape: tuple[int, ...]) -> str:
+    """What the features of a backbone are for inputs of this shape, in words. Takes no memory for weights."""
+    with torch.device("meta"):
+        made = named(network)(shape)
+    return f"{made.out_features:,} features, {POOLED[made.pooling]}, of images of {shape[-1]} pixels"
+
+
 class Backbone(nn.Module):
     """A model of another library: images [N, 3, H, W] -> features [N, F].
 

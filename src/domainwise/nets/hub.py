@@ -25,6 +25,11 @@ WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 WANTED = (CONFIG, *PROCESSORS, *WEIGHTS, "model.safetensors.index.json", "README.md")
 """All files of a repository that are fetched."""
 LARGEST = 1 << 26
+FAMILIES = {
+    "hf:NAME": "Any image model of transformers, by its name on the hub or as a folder: hf:facebook/dinov2-base.",
+    "timm:NAME": "Any model of timm: timm:vit_base_patch16_224.augreg_in21k.",
+}
+"""What lists say of the names that are not in them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,11 @@ def folder(network: str) -> Path:
     """The folder of a backbone's files. Those of the hub that are not in its cache are downloaded."""
     name = HubName.parse(network)
     found = name.folder or cached(name) or download(name)
-    if not (found / CONFIG).is_file():
+    try:
+        described = (found / CONFIG).is_file()
+    except OSError as error:  # a path that is too long, or may not be read
+        raise UserError(f"{name}: {found} cannot be read ({error.strerror})", argument="network") from None
+    if not described:
         raise UserError(
             f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
         )
@@ -188,17 +197,16 @@ def known_names(pattern: str) -> dict[str, str]:
     if pattern.startswith("timm:"):
         timm = import_timm()
         names |= {f"timm:{name}": "Of timm; its weights are fetched from the hub." for name in timm.list_pretrained()}
-    families = {
-        "hf:NAME": "Any image model of transformers, by its name on the hub or as a folder: hf:facebook/dinov2-base.",
-        "timm:NAME": "Any model of timm: timm:vit_base_patch16_224.augreg_in21k.",
-    }
-    return names | families
+    return names
 
 
-def licence(found: Path) -> str:
-    """The licence that a repository's README states; empty if it states none."""
-    readme = found / "README.md"
-    text = files.read(readme, limit=LARGEST).decode(errors="replace") if readme.is_file() else ""
+def licence(network: str) -> str:
+    """The licence that a backbone's README states; empty if it states none or is not here."""
+    name = HubName.parse(network)
+    found = name.folder or cached(name)
+    readme = (found or Path()) / "README.md"
+    known = found is not None and readme.is_file()
+    text = files.read(readme, limit=LARGEST).decode(errors="replace") if known else ""
     front = text.split("---")[1].splitlines() if text.startswith("---") and text.count("---") > 1 else []
     return next((line.partition(":")[2].strip() for line in front if line.startswith("license:")), "")
 

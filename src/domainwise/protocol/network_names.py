@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 
 Library = Literal["hf", "timm"]
@@ -21,7 +22,8 @@ own pooling layer makes; empty: the class token where there is one, else the mod
 
 PREFIXES = tuple(f"{library}:" for library in get_args(Library))
 POOLINGS = tuple(pooling for pooling in get_args(Pooling) if pooling)
-REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+REPOSITORY = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?", re.ASCII)
+REVISION = re.compile(r"(?!.*\.\.)[\w./-]{1,200}", re.ASCII)
 
 
 def is_hub(network: str | None) -> bool:
@@ -42,15 +44,15 @@ class HubName:
     def parse(cls, name: str) -> "HubName":
         """The parts of a name; one that cannot be a backbone is a UserError. Opens no file."""
         library, _, rest = name.partition(":")
-        if library not in get_args(Library) or not rest:
+        if library not in get_args(Library) or not rest or "\0" in name:
             raise UserError(f"{name!r} names no backbone: write hf:NAME or timm:NAME", argument="network")
         source, plus, pooling = rest.rpartition("+")
         if rest.startswith((".", "/", "~")) or Path(rest).is_absolute():
             if pooling not in POOLINGS:  # a folder may be called anything
                 source, pooling = rest, ""
-            return cls(library, str(Path(source).expanduser().resolve()), "", pooling)  # type: ignore[arg-type]
-        source, _, revision = (source if plus else rest).partition("@")
-        if not REPOSITORY.fullmatch(source):
+            return cls(library, str(files.resolved(source)), "", pooling)  # type: ignore[arg-type]
+        source, at, revision = (source if plus else rest).partition("@")
+        if not REPOSITORY.fullmatch(source) or (at and not REVISION.fullmatch(revision)):
             raise UserError(
                 f"{name!r} is neither a name of the hub nor a folder, which begins with ./ or /", argument="network"
             )
