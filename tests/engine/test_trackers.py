@@ -60,6 +60,7 @@ def test_a_tracker_hears_what_the_records_say(run: dw.Run, heard: list[tuple[Any
         (r.step, f"{name}/{r.domain}/{r.split}"): value
         for r in outcome.records
         for name, value in r.scores._asdict().items()
+        if value is not None
     }
     expected |= {(r.step, "loss/training"): r.training_loss for r in outcome.records}
     assert told == expected
