@@ -32,6 +32,7 @@ from domainwise.engine.session import Session
 from domainwise.nets.modes import is_per_sample
 from domainwise.nets.network import Network, build
 from domainwise.protocol.averages import AVERAGES
+from domainwise.protocol.metrics import MEASURED
 from domainwise.sweeps.plan_run import plan_run
 from small_problems import CLASSES, advance, batches, features, make, weights
 
@@ -303,7 +304,7 @@ def test_evaluation_is_recorded_the_second_time(monkeypatch: pytest.MonkeyPatch)
     first = evaluator()
     assert not recorded and evaluator() == first and evaluator() == first and len(recorded) == 1
     session.step()
-    assert evaluator() != first and evaluator.scores.shape == (len(parts), 7)
+    assert evaluator() != first and evaluator.scores.shape == (len(parts), 2 + len(MEASURED))
 
 
 # compiled and padded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from domainwise.cli import options
+from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs
 from domainwise.cli.reading_flags import with_reading_flags
@@ -45,7 +45,11 @@ def sweep(
         str, typer.Option(help="domainbed: every algorithm on the datasets of DomainBed that are here.")
     ] = "",
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas (default: ERM,DAT; of a preset: all).")
+        str,
+        typer.Option(
+            help="Names, separated by commas (default: ERM,DAT; of a preset: all).",
+            autocompletion=complete.algorithms,
+        ),
     ] = "",
     hparams: Annotated[int, typer.Option(help="Hyper-parameter draws; the first is the defaults.")] = 20,
     trials: options.Trials = 3,
