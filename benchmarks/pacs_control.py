@@ -217,8 +217,9 @@ class Control:
     def _by_hand(self, given: Sequence[str], run: Run) -> list[float]:
         network = self._network("head" in given, run).to(self.device).train()
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        make = adam if "adam" in given else torch.optim.Adam
-        optimizer = make(list(network.parameters()), lr=LR, betas=(0.9, 0.999), weight_decay=0.0)
+        parameters = list(network.parameters())
+        ours = "adam" in given
+        optimizer = adam(parameters, LR, (0.9, 0.999), 0.0) if ours else torch.optim.Adam(parameters, lr=LR)
         cast = (lambda: torch.autocast(self.device.type, torch.bfloat16)) if run.precision == "bf16" else nullcontext
         found = []
         for step, (x, y) in enumerate(self._batches(given, run)):

@@ -22,8 +22,9 @@ from small_datasets import make_folder
 
 torch.set_num_threads(1)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, heard in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as in a shell's background jobs, and under nohup
+        signal.signal(number, heard)
 
 
 @pytest.fixture(autouse=True, scope="session")
