@@ -9,6 +9,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, print_json
 from domainwise.cli.sweep import launcher_options, run_plans
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
+from domainwise.protocol.runs import RECIPE
 
 if TYPE_CHECKING:
     from domainwise.sweeps.collection import Collection
@@ -19,20 +20,9 @@ EXAMPLES = (
 )
 
 OF_THE_PAPER = ("hparam", "steps", "network", "evaluate_every", "augmentation", "full_curves", "track")
-RECIPE = (
-    "start",
-    "freeze",
-    "train",
-    "layer_decay",
-    "lr_schedule",
-    "clip_gradient",
-    "early_stop",
-    "balance",
-    "class_weight",
-)
 
 
-@with_training_flags(without=(*OF_THE_PAPER, *RECIPE))
+@with_training_flags(without=(*OF_THE_PAPER, *RECIPE, "class_weight"))
 def reproduce(
     table: Annotated[str, typer.Argument(help="A table of the paper with accuracies: its number or label.")],
     dataset: Annotated[str | None, typer.Option(help="Only this dataset of the table.")] = None,
