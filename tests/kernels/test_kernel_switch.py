@@ -21,6 +21,7 @@ from domainwise.data.augment import Augmenter
 from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.data.batches import Batches
 from domainwise.data.environments import Environments
+from domainwise.engine.metrics import measure
 from domainwise.kernels import registry
 from domainwise.kernels.registry import VERSIONS, Version
 from domainwise.nets.network import build
@@ -75,12 +76,23 @@ def started() -> Tensor:
         return stem(numbers(1, 3, 9, 8), conv, FrozenBatchNorm2d(64).to(DEVICE))
 
 
+def measured() -> Tensor:
+    """With ties, absent classes, a split of one sample, one without a number, and groups of which some are small."""
+    sizes, classes = [150, 1, 40, 5], 19
+    logits = (3 * numbers(sum(sizes), classes)).round()
+    logits[-5:] = torch.nan
+    labels = torch.arange(sum(sizes), device=DEVICE) * 7 % (classes - 2)
+    groups = torch.cat([torch.arange(size, device=DEVICE) // 12 for size in sizes])
+    return measure(logits.softmax(1), labels, sizes, groups).nan_to_num(-1, posinf=-2)
+
+
 CASES: dict[str, tuple[Callable[[], Tensor], float]] = {
     # what is computed by the operation of this name, and how close both versions are
     "adam": (updated, 1e-6),
     "augment": (augmented, 1e-5),
     "draw_batch": (drawn, 1e-6),
     "group_norm_convnet": (convnet, 1e-2 if GPU else 1e-5),
+    "metrics": (measured, 1e-12),
     "residual_block": (lambda: residual(lambda: BasicBlock(32, 64, 2, FrozenBatchNorm2d), numbers(2, 32, 5, 5)), 2e-2),
     "residual_stage": (
         lambda: residual(

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,21 @@ def test_pooling_can_be_chosen(family: str, backbone: Backbones) -> None:
         else:
             with pytest.raises(UserError, match="no class token"):
                 load(backbone(family), "+both")
+
+
+def test_attention_has_no_mask_while_a_graph_is_recorded(backbone: Backbones, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of transformers would make one then, with which the fast kernels do not apply."""
+    masks = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*given: Any, attn_mask: Tensor | None = None, **further: Any) -> Tensor:
+        masks.append(attn_mask)
+        return attend(*given, attn_mask=attn_mask, **further)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    load(backbone("vit"))(noise())
+    assert masks and masks == [None] * len(masks)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -32,7 +32,7 @@ def multiplied_bf16(tolerance: float) -> Any:
 
 def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets accelerated versions apply to tensors of a CPU, too."""
-    for module in ("adam", "augment", "convnet", "draw", "fold"):
+    for module in ("adam", "augment", "convnet", "draw", "fold", "metrics"):
         monkeypatch.setattr(import_module(f"domainwise.kernels.{module}"), "on_gpu", lambda _: True)
 
 

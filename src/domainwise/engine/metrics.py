@@ -18,13 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from domainwise.kernels import operation
+from domainwise.kernels.metrics import AT_ONCE, BINS, UNIT
 from domainwise.protocol.metrics import MEASURED, SMALLEST_GROUP
-
-BINS = 15
-AT_ONCE = 1 << 24
-"""Probabilities that are sorted at once: with many classes and samples, a few classes at a time."""
-UNIT = 2.0**36
-"""Gaps between confidence and accuracy are added as multiples of 1 / UNIT, which does not depend on their order."""
 
 
 def measure(
@@ -36,8 +32,16 @@ def measure(
     [N] are numbers of the samples' groups, below the size of their split.
     """
     lengths = [len(labels)] if sizes is None else list(sizes)
-    splits, classes = len(lengths), probabilities.shape[1]
     split = torch.cat([labels.new_full((length,), number) for number, length in enumerate(lengths)])
+    return _of_splits(probabilities, labels, split, lengths, groups)
+
+
+@operation("metrics")
+def _of_splits(
+    probabilities: Tensor, labels: Tensor, split: Tensor, lengths: Sequence[int], groups: Tensor | None
+) -> Tensor:
+    """The metrics of each split, where `split` [N] has the numbers of the samples' splits."""
+    splits, classes = len(lengths), probabilities.shape[1]
     confidence, predicted = probabilities.max(1)
     correct = predicted == labels
     group = split * classes + labels

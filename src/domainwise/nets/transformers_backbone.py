@@ -18,6 +18,9 @@ from domainwise.core.errors import UserError
 from domainwise.nets.backbones import Backbone
 from domainwise.nets.hub import missing_package
 
+ATTENTION = "domainwise_sdpa"
+"""What `scaled_dot_product_attention` is called among the attention functions of transformers."""
+
 
 class TransformersBackbone(Backbone):
     """A model of transformers as a feature network."""
@@ -25,7 +28,8 @@ class TransformersBackbone(Backbone):
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
         try:
             with _quiet():
-                from transformers import MODEL_MAPPING, AutoModel
+                from transformers import MODEL_MAPPING, AttentionInterface, AutoModel
+                from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
         except ImportError:
             raise missing_package("hf", "transformers") from None
         described = self._described(config)
@@ -36,7 +40,12 @@ class TransformersBackbone(Backbone):
             kind = kind[0] if isinstance(kind, (tuple, list)) else kind
             if getattr(kind, "main_input_name", "") != "pixel_values":
                 raise UserError(f"{self.name} does not read images: choose an image model", argument="network")
-            further: dict[str, Any] = {"attn_implementation": "sdpa"} if getattr(kind, "_supports_sdpa", False) else {}
+            further: dict[str, Any] = {}
+            if getattr(kind, "_supports_sdpa", False):
+                # Images have no mask, but transformers makes one while a CUDA graph is recorded, which rules out the
+                # fast kernels. It makes none for attention under a name of our own.
+                AttentionInterface.register(ATTENTION, ALL_ATTENTION_FUNCTIONS["sdpa"])
+                further["attn_implementation"] = ATTENTION
             self.own_is_dense = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
             if self.own_is_dense:
                 further["add_pooling_layer"] = pooling == "pooler"
