@@ -32,7 +32,7 @@ from step_kernels import GPU, ROUNDS, images
 
 CASES = ("ColoredMNIST,mnist-cnn,64", "PACS,resnet50,32")
 PRECISION = "bf16"
-TURN_SECONDS = 0.2
+TURN_SECONDS = 0.06
 """A turn has about so many seconds, and at least two steps: DANN alternates between two kinds."""
 NEVER = 10**6
 TIMELESS = {"ADA": {"min_steps": NEVER}, "ERMPlusPlus": {"head_steps": 0}}
