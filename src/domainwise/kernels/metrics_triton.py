@@ -1,7 +1,7 @@
 """The metrics of `engine.metrics` as Triton kernels: whole numbers are counted, samples are ranked, ratios are taken.
 
 Counts are added in any order by atomic operations, which whole numbers do not mind: the same predictions give the same
-bits.
+bits. Additions to the same total wait for each other, so a program sums its own samples first.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,18 @@ BLOCK = 128
 """Samples of a program."""
 COLUMNS = 16
 """Classes, bins or groups that a program reads at once; not fewer than there are bins."""
+
+
+@triton.jit
+def _add(totals_at, split, column, values, inside, columns, COLUMNS: tl.constexpr):
+    """Adds the samples' values to the totals [splits, columns]; a program adds to each total once."""
+    for current in range(tl.min(split, 0), tl.max(split, 0) + 1):
+        chosen = inside & (split == current)
+        for first in range(0, columns, COLUMNS):
+            place = first + tl.arange(0, COLUMNS)
+            mine = chosen[:, None] & (column[:, None] == place[None, :])
+            total = tl.sum(tl.where(mine, values[:, None], 0), 0)
+            tl.atomic_add(totals_at + current * columns + place, total, mask=(place < columns) & (total != 0))
 
 
 @triton.jit
@@ -48,20 +60,20 @@ def _count_kernel(
     sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = sample < samples
     label = tl.load(labels_at + sample, mask=inside, other=0)
-    split = tl.load(split_at + sample, mask=inside, other=0)
+    split = tl.load(split_at + tl.minimum(sample, samples - 1))
     predicted = tl.load(predicted_at + sample, mask=inside, other=0)
     one = tl.full([BLOCK], 1, tl.int64)
     hit = (predicted == label).to(tl.int64)
-    tl.atomic_add(samples_at + split * classes + label, one, mask=inside)
-    tl.atomic_add(hits_at + split * classes + label, hit, mask=inside)
-    tl.atomic_add(predictions_at + split * classes + predicted, one, mask=inside)
+    _add(samples_at, split, label, one, inside, classes, COLUMNS)
+    _add(hits_at, split, label, hit, inside, classes, COLUMNS)
+    _add(predictions_at, split, predicted, one, inside, classes, COLUMNS)
 
     confidence = tl.load(confidence_at + sample, mask=inside, other=0.0).to(tl.float64)
     number = confidence == confidence
     bins = tl.minimum(tl.maximum(tl.ceil(BINS * confidence), 1.0), BINS * 1.0)
     bins = tl.where(number, bins, BINS * 1.0).to(tl.int64) - 1
     gap = tl.where(number, tl.floor(UNIT * (confidence - hit.to(tl.float64)) + 0.5), 0.0).to(tl.int64)
-    tl.atomic_add(gaps_at + split * BINS + bins, gap, mask=inside)
+    _add(gaps_at, split, bins, gap, inside, BINS, COLUMNS)
 
     if GROUPS:
         group = tl.load(groups_at + sample, mask=inside, other=0)
@@ -100,17 +112,19 @@ def _rank_kernel(
     count,
     steps,
     BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     """Adds up, per split and class, twice the mid-ranks of its samples by their probability of that class."""
     sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = sample < samples
     label = tl.load(labels_at + sample, mask=inside, other=0)
-    group = tl.load(split_at + sample, mask=inside, other=0) * classes + label
+    split = tl.load(split_at + tl.minimum(sample, samples - 1))
+    group = split * classes + label
     own = tl.load(probabilities_at + sample.to(tl.int64) * classes + label, mask=inside, other=0.0)
     key = (group << 32) + own.to(tl.int32, bitcast=True).to(tl.int64)
     before = _place(ordered_at, group << 32, count, steps, False)
     rank = _place(ordered_at, key, count, steps, False) + _place(ordered_at, key, count, steps, True) - 2 * before
-    tl.atomic_add(twice_at + group, rank + 1, mask=inside)
+    _add(twice_at, split, label, rank + 1, inside, classes, COLUMNS)
 
 
 @triton.jit
@@ -215,7 +229,9 @@ def metrics(
         COLUMNS=COLUMNS,
     )
     ordered, steps = keys.sort().values, len(keys).bit_length()
-    _rank_kernel[grid](ordered, given, labels, split, twice, samples, classes, len(keys), steps, BLOCK=BLOCK)
+    _rank_kernel[grid](
+        ordered, given, labels, split, twice, samples, classes, len(keys), steps, BLOCK=BLOCK, COLUMNS=COLUMNS
+    )
     found = torch.empty(splits, len(MEASURED), dtype=torch.float64, device=given.device)
     _ratio_kernel[splits,](
         *of_classes,
