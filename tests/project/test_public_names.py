@@ -14,6 +14,10 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(dw, name) is not None and name in dir(dw)
 
 
+def test_completion_offers_public_names_alone() -> None:
+    assert [name for name in dir(dw) if not name.startswith("__")] == sorted(dw.__all__)
+
+
 def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
     script = "import sys, domainwise as dw; dw.list_algorithms(), dw.list_networks(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
