@@ -22,7 +22,7 @@ from domainwise.core.errors import UserError
 from domainwise.models.folder import load_model
 from domainwise.models.model import Model
 from domainwise.serving import images
-from domainwise.serving.answers import Answers, Scores
+from domainwise.serving.answers import Answers, ImageScores
 from domainwise.serving.bodies import Bodies, File
 from domainwise.serving.domains import DomainWatch
 from domainwise.serving.limits import Limits, Refused
@@ -128,7 +128,7 @@ class Service:
         *,
         alone: bool = False,
         watched: bool = False,
-    ) -> list[tuple[str | None, Scores]]:
+    ) -> list[tuple[str | None, ImageScores]]:
         """The name and the scores of every image of a request."""
         body = bytearray()
         with self.bodies.held(body):
