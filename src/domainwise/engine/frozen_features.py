@@ -15,11 +15,10 @@ from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
-from domainwise.core.threads import cpu_threads
+from domainwise.core.threads import cores, cpu_threads
 from domainwise.data.environments import Environments
 from domainwise.data.feature_cache import cached_features
 from domainwise.data.fingerprints import fingerprints
-from domainwise.data.images.parallel import cores
 from domainwise.engine.assemble import as_read_by, make_network
 from domainwise.nets.loading import start_from
 from domainwise.nets.network import Network

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.threads import cores
 from domainwise.models.folder import load_model
 from domainwise.models.model import Model
 from domainwise.serving import images
@@ -57,7 +57,7 @@ SCHEMA = {
     }
 }
 """What OpenAPI says of the bodies, which are read by hand: within limits."""
-CORES = os.cpu_count() or 1
+CORES = cores()
 MISSING = "serving needs {}: pip install 'domainwise[serve]'"
 
 
