@@ -88,6 +88,8 @@ def _show(result: "Check") -> None:
             console.print(f"[{style}]{kind}:[/] {escape(line)}", highlight=False, soft_wrap=True)
         if len(lines) > LINES:
             console.print(f"[{style}]{kind}:[/] and {len(lines) - LINES} more (--json lists all)", highlight=False)
+    if result.needed_window:
+        console.print(f"add --window {result.needed_window} here and to every training", highlight=False)
     skippable = ", or train with --skip-bad" if len(result.problems) == len(result.bad) else ""
     stop = f"[red]a training would stop[/]: mend what is named{skippable}"
     console.print(stop if result.problems else "[green]ready to train[/]", highlight=False)

@@ -163,7 +163,7 @@ def _check_ended(folder: Path, collection: Collection, runs: Iterable[Run]) -> N
         ids = [key for key, status in states.items() if (status.status if status else "not finished") == state]
         if ids:
             names = ", ".join(ids[:NAMES]) + (", ..." if len(ids) > NAMES else "")
-            how = "continue the sweep first" if state == "not finished" else "try them again first (sweep --retry)"
+            how = "continue the sweep first" if state == "not finished" else "sweep again with retry"
             raise UserError(f"{folder}: {counted(len(ids), 'run')} {state} ({names}): {how}")
 
 

@@ -54,7 +54,7 @@ def class_set(classes: Sequence[str], probabilities: Sequence[float], threshold:
 
 def _calibrated(model: HasOutcomes, argument: str) -> Mapping[str, Outcomes]:
     if not model.outcomes:
-        raise UserError("this model is not calibrated: domainwise calibrate, or compare, does that", argument=argument)
+        raise UserError("this model is not calibrated: calibrate does that, or compare", argument=argument)
     return model.outcomes
 
 
