@@ -11,7 +11,8 @@ from domainbed import PAIRS, RULES, all_records, check, numbers, ours
 from domainwise.core.errors import UserError
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
-from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
+from domainwise.sweeps.domainbed import collect_domainbed, is_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 

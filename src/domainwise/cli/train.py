@@ -14,7 +14,7 @@ from domainwise.core import torchrun
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
-    from domainwise.engine.train import TrainingResult
+    from domainwise.engine.result import TrainingResult
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"

@@ -20,7 +20,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.assemble import as_read_by
-from domainwise.engine.train import TrainingResult, train
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
