@@ -34,8 +34,8 @@ def list_weights(data_root: options.DataRoot = None, as_json: options.Json = Fal
     known, others = describe(root)
     hub = describe_hub()
     if as_json:
-        found = {"weights": known, "other_files": others, "hub": hub}
-        print_json({"root": str(root), "normalisation": NORMALISATION, **found})
+        content = {"weights": known, "other_files": others, "hub": hub}
+        print_json({"root": str(root), "normalisation": NORMALISATION, **content})
         return
     table = Table(title=escape(f"Weights in {root / FOLDER} and {root}"), title_justify="left", show_lines=True)
     for heading in ("weights", "here", "what they are"):
@@ -94,12 +94,12 @@ def describe_hub() -> dict[str, Any]:
 
     return {
         name: {
-            "path": str(found),
-            "commit": found.name,
-            "bytes": sum(file.stat().st_size for file in found.glob("*.safetensors")),
+            "path": str(path),
+            "commit": path.name,
+            "bytes": sum(file.stat().st_size for file in path.glob("*.safetensors")),
             "licence": licence(name) or "not stated",
         }
-        for name, found in cached_names()
+        for name, path in cached_names()
     }
 
 
@@ -117,10 +117,10 @@ def get(
     from domainwise.protocol.network_names import HubName, is_hub
 
     if is_hub(name):
-        found = HubName.parse(name)
-        if found.folder is not None:
+        hub_name = HubName.parse(name)
+        if hub_name.folder is not None:
             raise UserError(f"{name} is a folder here already: use it as it is")
-        say(f"{name} is in {hub.download(found)}")
+        say(f"{name} is in {hub.download(hub_name)}")
         return
     if name not in WEIGHTS:
         raise unknown("weights", name, WEIGHTS)
