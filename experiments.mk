@@ -63,7 +63,7 @@ reproduce-cmnist:
 audit-cmnist:
 	$(DOMAINWISE) audit runs/cmnist --selected --device $(AUDIT_DEVICE)
 
-# What is learned by heart of ColoredMNIST's wrong labels? All images are judged, those trained on too; a small network
+# How many of ColoredMNIST's wrong labels are memorised? All images are judged, those trained on too; a small network
 # at the defaults, on a CPU.
 reproduce-cmnist-noise:
 	$(DOMAINWISE) sweep --dataset ColoredMNIST --network mlp --space paper --algorithms ERM,DAT,AT --hparams 1 --trials 3 \

@@ -19,6 +19,7 @@ from domainwise.sweeps.published import read_published
 from evidence_tables import verdict
 from generated_docs import NO_BREAK, PLACE, answer, filled
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
+from published_results import Library
 
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
 
@@ -41,6 +42,20 @@ def test_every_published_experiment_is_shown() -> None:
     shown = {word for words in places for word in re.findall(r"[\w-]+", words)}
     published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
     assert published <= shown
+
+
+def test_what_the_guide_says_of_methods_is_what_was_measured() -> None:
+    """The last column of its table: "BackgroundDigits: CORAL clearly ahead; DANN, MMD clearly behind"."""
+    folders = {"BackgroundDigits": "backgrounds", "ColoredMNIST": "cmnist", "Digits": "digits rule=oracle"}
+    guide = (ROOT / "docs" / "choosing.md").read_text()
+    cells = re.findall(r"\| (\w+): ([^|]*(?:clearly ahead|clearly behind|not clear)) \|$", guide, re.MULTILINE)
+    assert len(cells) == 6 and guide.count("| untested |") == 2
+    library = Library(ROOT / "results")
+    for dataset, said in cells:
+        for names, verdict in re.findall(r"([\w, ]+?) (clearly ahead|clearly behind|not clear)", said):
+            for name in names.strip().split(", "):
+                row = answer(ROOT / "results", f'across {name} "{folders[dataset]}" columns=verdict', library)
+                assert row.splitlines()[-1] == f"| {dataset} | {verdict} |", name
 
 
 def test_pacs_came_out_again_on_a_gpu() -> None:
