@@ -52,10 +52,10 @@ def test_what_the_guide_says_of_methods_is_what_was_measured() -> None:
     assert len(cells) == 6 and guide.count("| untested |") == 2
     library = Library(ROOT / "results")
     for dataset, said in cells:
-        for names, verdict in re.findall(r"([\w, ]+?) (clearly ahead|clearly behind|not clear)", said):
+        for names, measured in re.findall(r"([\w, ]+?) (clearly ahead|clearly behind|not clear)", said):
             for name in names.strip().split(", "):
                 row = answer(ROOT / "results", f'across {name} "{folders[dataset]}" columns=verdict', library)
-                assert row.splitlines()[-1] == f"| {dataset} | {verdict} |", name
+                assert row.splitlines()[-1] == f"| {dataset} | {measured} |", name
 
 
 def test_pacs_came_out_again_on_a_gpu() -> None:
