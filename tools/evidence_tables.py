@@ -15,7 +15,8 @@ from domainwise.reports import paper_comparison
 from domainwise.reports.figures import TooFew, draw
 from domainwise.reports.paper_comparison import ComparedCell, PaperComparison, printed
 from domainwise.sweeps.collection import read_penalties
-from published_results import PAPER, Library, Results, plain
+from domainwise.sweeps.leaderboard import PAPER, plain
+from published_results import Library, Results
 
 AS_THE_PAPER = 2
 """Standard errors of a difference within which ours and the paper's number are said to agree."""

@@ -115,9 +115,14 @@ def test_a_leaderboard_has_the_best_first_and_says_how_to_repeat_it(root: Path) 
     block = answer(root, "leaderboard cmnist")
     rows = rows_of(block)
     assert list(rows) == ["headings", "DAT", "ERM"]
-    assert rows["DAT"] == ["61.0 ± 1.0", "**+10.0 ± 0.0**", "61.0 ± 1.0", "**+10.0 ± 0.0**", "2 x 2 x 21", "1.7 x"]
-    assert rows["ERM"][1] == "" and rows["ERM"][-1] == "1.0 x"
-    assert block.endswith("Records: `results/cmnist`. Repeat: `make reproduce-cmnist`.")
+    measured = ["61.0 ± 1.0", "**+10.0 ± 0.0**", "61.0 ± 1.0", "**+10.0 ± 0.0**", "2 x 2 x 21", "1.7 x", "60 s"]
+    assert rows["DAT"] == measured
+    assert rows["ERM"][1] == "" and rows["ERM"][-2:] == ["1.0 x", "60 s"]
+    again = "make reproduce-cmnist AGAIN=1"
+    assert block.endswith(
+        "Records: [`results/cmnist`](../results/cmnist/runs.jsonl.gz). "
+        f"Repeat all: `{again}`; DAT alone: `{again} ONLY=DAT OPTIONS='--hparams 2 --trials 2'`."
+    )
 
 
 def test_differences_over_steps_and_draws(root: Path) -> None:
