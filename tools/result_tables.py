@@ -13,7 +13,7 @@ from domainwise.core.table import NOT_RUN, Bold, Table
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Estimate, averages_by_draws
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
-from domainwise.sweeps.leaderboard import Entry, Provenance, plain
+from domainwise.sweeps.leaderboard import LeaderboardEntry, Provenance, plain
 from published_results import Library, Results
 
 COMPARED = "average,difference,pairs,p,verdict"
@@ -146,7 +146,7 @@ def leaderboard(results: Results) -> str:
     return f"{text}\n\n{facts}. {made(results)}. {_records(results.folder.name, best)}"
 
 
-def _records(name: str, entry: Entry) -> str:
+def _records(name: str, entry: LeaderboardEntry) -> str:
     """Where the records of a leaderboard are, and how it, or the row of a method, is repeated from nothing."""
     row, again = next(iter(entry.rows.values())), f"make reproduce-{name} AGAIN=1"
     one = f"{again} ONLY={entry.method.algorithm} OPTIONS='--hparams {row.draws} --trials {row.trials}'"

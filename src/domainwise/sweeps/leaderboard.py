@@ -21,7 +21,7 @@ def plain(method: Method) -> Method:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """A method: its row under each selection rule, and what its runs took."""
 
     method: Method
@@ -56,9 +56,9 @@ class Leaderboard:
 
     group: Group
     tables: Mapping[str, AccuracyTable]
-    entries: tuple[Entry, ...]
+    entries: tuple[LeaderboardEntry, ...]
 
-    def ranked(self, rule: str) -> list[Entry]:
+    def ranked(self, rule: str) -> list[LeaderboardEntry]:
         """Those with an average by this rule, best first."""
         rows = self.tables[rule].rows
         means = {row.method: row.average.mean for row in rows if row.average is not None}
@@ -78,13 +78,15 @@ def leaderboards(collection: Collection, baseline: str = "ERM") -> list[Leaderbo
     return found
 
 
-def _entry(method: Method, tables: Mapping[str, AccuracyTable], group: Group, collection: Collection) -> Entry:
+def _entry(
+    method: Method, tables: Mapping[str, AccuracyTable], group: Group, collection: Collection
+) -> LeaderboardEntry:
     rows = {rule: row for rule, table in tables.items() for row in table.rows if row.method == method}
     curves = [curve for curve in group.curves if curve.method == method]
     seconds = [curve.seconds for curve in curves if curve.seconds]
     statuses = [collection.statuses[curve.run.id] for curve in curves if curve.run.id in collection.statuses]
     devices = sorted({status.device for status in statuses} - {""})
-    return Entry(method, rows, len(curves), median(seconds) if seconds else None, tuple(devices))
+    return LeaderboardEntry(method, rows, len(curves), median(seconds) if seconds else None, tuple(devices))
 
 
 @dataclass(frozen=True)
