@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,38 @@ def compare(results: Results, rule: str, *names: str, columns: str = COMPARED, *
     return Table(headings, rows).markdown_rows()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a page asks of an experiment, "cmnist rule=oracle until=5000": a method, a rule and further conditions."""
+
+    folder: str
+    name: str
+    rule: str
+    label: str
+    conditions: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, words: str, name: str = "") -> "Asked":
+        folder, *facts = shlex.split(words)
+        conditions = dict(fact.split("=", 1) for fact in facts)
+        rule, label = conditions.pop("rule", TRAINING_DOMAIN), conditions.pop("label", "")
+        return cls(folder, conditions.pop("name", name), rule, label, conditions)
+
+    def table(self, library: Library, against: str = "ERM") -> AccuracyTable:
+        return library(self.folder).of_rule(self.rule, **{"against": against, **self.conditions})
+
+    def row(self, table: AccuracyTable) -> Row | None:
+        return next((row for row in table.rows if str(plain(row.method)) == self.name), None)
+
+    def difference(self, library: Library) -> Difference | None:
+        """To ERM; None where it was not run."""
+        row = self.row(self.table(library)) if library(self.folder).there else None
+        return None if row is None else row.difference
+
+    def title(self, table: AccuracyTable) -> str:
+        return ", ".join(part for part in (table.dataset, self.label) if part)
+
+
 def across(library: Library, name: str, *experiments: str, against: str = "ERM", columns: str = COMPARED) -> str:
     """One method minus another in several experiments, each with its own conditions: "cmnist rule=oracle until=5000".
 
@@ -60,21 +92,15 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
     """
     wanted = columns.split(",")
     rows = []
-    for words in experiments:
-        folder, *facts = shlex.split(words)
-        conditions = dict(fact.split("=", 1) for fact in facts)
-        rule = conditions.pop("rule", TRAINING_DOMAIN)
-        here = conditions.pop("name", name)
-        label = conditions.pop("label", "")
-        results = library(folder)
+    for asked in (Asked.parse(words, name) for words in experiments):
+        results = library(asked.folder)
         if not results.there:
-            rows.append([folder, *[NOT_RUN] * len(wanted)])
+            rows.append([asked.folder, *[NOT_RUN] * len(wanted)])
             continue
-        full = results.of_rule(rule, **({"against": against} | conditions))
-        row = next((row for row in full.rows if str(plain(row.method)) == here), None)
-        title = ", ".join(part for part in (full.dataset, label) if part)
+        full = asked.table(library, against)
+        row = asked.row(full)
         cells = [NOT_RUN if row is None else _fact(results, full, row, column) for column in wanted]
-        rows.append([title, *cells])
+        rows.append([asked.title(full), *cells])
     headings = ["dataset", *(_heading(column, against, name) for column in wanted)]
     return Table(headings, rows).markdown_rows()
 
@@ -82,17 +108,13 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
 def summary(library: Library, *experiments: str) -> str:
     """The methods clearly ahead of ERM, not clearly different from it and clearly behind; a row per experiment."""
     rows = []
-    for words in experiments:
-        folder, *facts = shlex.split(words)
-        conditions = dict(fact.split("=", 1) for fact in facts)
-        label = conditions.pop("label", "")
-        full = library(folder).of_rule(conditions.pop("rule", TRAINING_DOMAIN), **conditions)
+    for asked in map(Asked.parse, experiments):
+        full = asked.table(library)
         gaps = {str(plain(row.method)): row.difference for row in full.rows if row.difference is not None}
         by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clear": [], "clearly behind": []}
         for name in sorted(gaps, key=lambda name: -gaps[name].mean):
             by_verdict[verdict(gaps[name])].append(name)
-        title = ", ".join(part for part in (full.dataset, label) if part)
-        rows.append([title, *(", ".join(names) or "none" for names in by_verdict.values())])
+        rows.append([asked.title(full), *(", ".join(names) or "none" for names in by_verdict.values())])
     headings = ("dataset", "clearly ahead of ERM", "not clearly different", "clearly behind ERM")
     return Table(headings, rows).markdown_rows()
 

@@ -17,7 +17,7 @@ from domainwise.reports.paper_comparison import printed_beside
 from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.commands import sweep_command
-from domainwise.sweeps.leaderboard import LeaderboardEntry, Leaderboard, Provenance, leaderboards
+from domainwise.sweeps.leaderboard import Leaderboard, LeaderboardEntry, Provenance, leaderboards
 from domainwise.sweeps.plan import saved_plans
 from domainwise.sweeps.published import FILE, is_published
 from domainwise.sweeps.tables import completeness
