@@ -33,7 +33,7 @@ def test_methods_come_best_first_under_every_rule(tmp_path: Path) -> None:
 def test_a_method_without_an_average_has_no_place(tmp_path: Path) -> None:
     for unseen in COLOURS:
         write_done_run(tmp_path, colours("ERM", unseen), 0.5)
-    write_done_run(tmp_path, colours("DAT", "-90%"), 0.9)
+    write_done_run(tmp_path, colours("DAT", "-90%"), 0.9)  # not run on the others
     board = only(collect(tmp_path))
     assert [entry.name for entry in board.ranked("oracle")] == ["ERM"] and len(board.entries) == 2
 

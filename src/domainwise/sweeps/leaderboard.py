@@ -71,7 +71,7 @@ def leaderboards(collection: Collection, baseline: str = "ERM") -> list[Leaderbo
     found = []
     for group in groups(collection):
         by_rule = {rule: table_of(group, selected(group.curves, rule), rule, baseline) for rule in RULES}
-        tables = {rule: table for rule, table in by_rule.items() if table.rows}
+        tables = {rule: table for rule, table in by_rule.items() if not table.is_empty}
         methods = dict.fromkeys(row.method for table in tables.values() for row in table.rows)
         if tables:
             found.append(Leaderboard(group, tables, tuple(_entry(m, tables, group, collection) for m in methods)))

@@ -30,6 +30,8 @@ class Cell:
     best: bool
     bar: Bar | None
     paper: str
+    absent: str
+    """Why there is no estimate."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def facts_of(group: Group, table: AccuracyTable, complete: Completeness) -> str:
 
 def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:
     table = replace(table_of(group, accuracies(chosen), rule, baseline), called=name)
-    chosen = {row.method: chosen[row.method] for row in table.rows}
+    chosen = {row.method: chosen[row.method] for row in table.rows if row.method in chosen}
     beside = printed_beside(table)
     flat = tuple(
         (method, column, trial, by_column[column][trial])
@@ -207,14 +209,14 @@ def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
     ends += [p.mean for p in paper if p is not None]
     top = max((e.mean for e in ours if e is not None), default=None)
     cells = []
-    for estimate, print_ in zip(ours, paper, strict=True):
+    for row, estimate, print_ in zip(table.rows, ours, paper, strict=True):
         words = "" if print_ is None else printed(print_.mean, print_.error)
         if estimate is None:
-            cells.append(Cell(None, False, None, words))
+            cells.append(Cell(None, False, None, words, row.absent(column)))
         else:
             mark = None if print_ is None else print_.mean
             bar = Bar.of(AxisScale.around(ends), estimate.mean, estimate.error, mark)
-            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words))
+            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words, ""))
     return cells
 
 
