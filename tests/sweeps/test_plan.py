@@ -19,7 +19,7 @@ from domainwise.protocol import spaces
 from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import plan as plan_module
-from domainwise.sweeps.plan import Plan, plan_sweep, planned_runs, saved_plans
+from domainwise.sweeps.plan import Plan, missing_runs, plan_sweep, planned_runs, saved_plans
 from domainwise.sweeps.plan_run import plan_run, search_space
 from handmade_records import COLOURS
 
@@ -282,6 +282,21 @@ def test_a_plan_survives_its_folder(tmp_path: Path, plan: Plan) -> None:
     plan.save(tmp_path / "new")
     (kept,) = saved_plans(tmp_path / "new")
     assert kept == plan and kept.id == plan.id and kept.runs() == plan.runs()
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.id)
+def test_the_runs_of_a_saved_plan_that_are_missing_are_found_without_expanding_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    plan.save(tmp_path)
+    first, *others = plan.runs()
+    fresh = Plan.from_description(json.loads(json.dumps(plan.describe())))
+    monkeypatch.setattr(plan_module, "plan_run", lambda *_, **__: pytest.fail("expanded"))
+    assert missing_runs(fresh, tmp_path / "plans", {run.id for run in plan.runs()}) == []
+    assert missing_runs(fresh, tmp_path / "plans", {first.id}) == others
+    (listed,) = (tmp_path / "plans").glob("*.runs.json.gz")
+    listed.write_bytes(gzip.compress(json.dumps({"plan": plan.id, "runs": [{"draw": 1}]}).encode()))
+    assert missing_runs(fresh, tmp_path / "plans", set()) == [], "a list that is damaged says nothing"
 
 
 @pytest.mark.parametrize(

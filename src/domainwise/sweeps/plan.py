@@ -7,7 +7,7 @@ plans/<id>.runs.json.gz    the description of each of its runs: they can be read
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import combinations
@@ -26,7 +26,7 @@ from domainwise.nets.weights import for_network, planned
 from domainwise.protocol import limits, spaces
 from domainwise.protocol.dataset_names import FOLDER
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
-from domainwise.protocol.runs import Run
+from domainwise.protocol.runs import Run, identity
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
 from domainwise.sweeps.spaces import RECENT, RECENT_NETWORKS, mild_space, paper_space
@@ -36,6 +36,7 @@ SPACES = ("domainbed", "domainbed-2024", "paper", "soup")
 VARIANTS = {"domainbed-2024": "2024", "paper": "paper", "soup": "mild"}
 """Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
+ADVICE = "run the sweep's command again"
 
 
 @dataclass(frozen=True)
@@ -319,13 +320,35 @@ def _runs_file(plans: Path, plan: Plan) -> Path:
 
 def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
     """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
-    path, advice = _runs_file(plans, plan), "run the sweep's command again"
+    descriptions = _descriptions(plan, plans)
     try:
-        saved = parse(unpacked(path, advice), _RunList, path, advice)
-        runs = [Run.from_description(description, path, advice) for description in saved.runs]
+        return None if descriptions is None else [_listed(plan, one) for one in descriptions]
+    except UserError:
+        return None
+
+
+def missing_runs(plan: Plan, plans: Path, there: Set[str]) -> list[Run]:
+    """The runs of a saved plan whose identities are not among those that are there; none where it has no list.
+
+    The others, of which there may be thousands, are not checked.
+    """
+    try:
+        return [_listed(plan, one) for one in _descriptions(plan, plans) or () if identity(one) not in there]
+    except UserError:
+        return []
+
+
+def _descriptions(plan: Plan, plans: Path) -> list[dict[str, Any]] | None:
+    path = _runs_file(plans, plan)
+    try:
+        saved = parse(unpacked(path, ADVICE), _RunList, path, ADVICE)
     except (FileNotFoundError, UserError):
         return None
-    return runs if saved.plan == plan.id else None
+    return saved.runs if saved.plan == plan.id else None
+
+
+def _listed(plan: Plan, description: dict[str, Any]) -> Run:
+    return Run.from_description(description, f"the runs of plan {plan.id}", ADVICE)
 
 
 @dataclass(frozen=True)
