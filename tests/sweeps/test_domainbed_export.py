@@ -9,6 +9,7 @@ import pytest
 
 from domainbed import PAIRS, RULES, all_records, check, numbers, ours
 from domainwise.core.errors import UserError
+from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
@@ -140,6 +141,33 @@ def test_datasets_we_do_not_know_are_exported_with_their_domains_by_name(tmp_pat
     (mine,) = tables(collect(tmp_path / "ours"), "oracle")
     assert tuple(map(str, mine.columns)) == ("berlin", "paris", "rome")
     assert list(theirs.rows[0].cells.values()) == [mine.rows[0].cells[name] for name in mine.columns]
+
+
+ENVIRONMENTS = {
+    "ColoredMNIST": "+90% +80% -90%",
+    "RotatedMNIST": "0 15 30 45 60 75",
+    "VLCS": "C L S V",
+    "PACS": "A C P S",
+    "OfficeHome": "A C P R",
+    "TerraIncognita": "L100 L38 L43 L46",
+    "DomainNet": "clip info paint quick real sketch",
+    "SVIRO": "aclass escape hilux i3 lexus tesla tiguan tucson x5 zoe",
+    **{name: "Test SC_group_1 SC_group_2" for name in DATASETS if name.startswith("Spawrious")},
+}
+"""The environments of DomainBed's datasets in the order of their numbers, by the names in its code."""
+
+
+@pytest.mark.parametrize("dataset", ENVIRONMENTS)
+def test_domains_have_domainbeds_numbers(dataset: str, tmp_path: Path) -> None:
+    data, names = DATASETS[dataset], ENVIRONMENTS[dataset].split()
+    for number, (domain, name) in enumerate(zip(data.domains, names, strict=True)):
+        assert domain.lower().startswith(name.lower())
+        if domain in data.testable:
+            ours(tmp_path / "ours", plan_run(dataset, "ERM", domain, steps=201, weights="", network="resnet18-scratch"))
+            export_domainbed(tmp_path / "ours", tmp_path / f"theirs {number}")
+            assert {number} in [set(row["args"]["test_envs"]) for row in all_records(tmp_path / f"theirs {number}")]
+            back = collect_domainbed(tmp_path / f"theirs {number}")
+            assert {(run.dataset, run.test_domains) for run in back.runs} >= {(dataset, (domain,))}
 
 
 def test_algorithms_of_different_steps_are_one_table(tmp_path: Path) -> None:
