@@ -27,6 +27,11 @@ LARGEST = 1 << 30
 """Bytes of a job's results."""
 NETWORK = "domainbed"
 """Stands for the network of a job: its records do not name it."""
+NAMES = {"Camelyon17": "WILDSCamelyon"}
+"""{a dataset: DomainBed's name of it} where it has another."""
+OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
+NOT_NUMBERED = ("FMoW",)
+"""Datasets whose domains DomainBed numbers by the order of their images, which only the data say."""
 
 
 class Job(NamedTuple):
@@ -180,7 +185,8 @@ def _parse(row: Mapping[str, Any], args: _Arguments, where: str) -> tuple[Job, J
     accuracy = check({name: row[name] for name in names}, dict[str, Fraction], where, "restore it")
     step = check(row["step"], int, f'{where}, "step"', "restore it")
     values = tuple(accuracy.values())
-    job = Job(args.dataset, args.algorithm, count, test, args.hparams_seed, args.trial_seed)
+    dataset = OUR_NAMES.get(args.dataset, args.dataset)
+    job = Job(dataset, args.algorithm, count, test, args.hparams_seed, args.trial_seed)
     return job, JobEvaluation(step, values[:count], values[count:])
 
 
@@ -236,6 +242,11 @@ def export_domainbed(folder: Path, target: Path) -> int:
     curves = [curve for curve in distinct(collection.curves) if _expressible(curve, order[curve.run.dataset])]
     if not curves:
         raise UserError(f"{folder} holds no run that DomainBed's format can describe: nothing to export")
+    if unnumbered := {curve.run.dataset for curve in curves} & {*NOT_NUMBERED}:
+        raise UserError(
+            f"{folder} holds runs on {', '.join(sorted(unnumbered))}, whose domains DomainBed numbers by the order of "
+            "the images: move them out, then export the rest"
+        )
     _check_distinct(curves)
     for curve in curves:
         run = curve.run
@@ -292,7 +303,7 @@ def _rows(curve: Curve, order: Sequence[str], seconds: Mapping[int, float], outp
         "algorithm": str(curve.method),
         "checkpoint_freq": run.evaluate_every,
         "data_dir": "",
-        "dataset": run.dataset,
+        "dataset": NAMES.get(run.dataset, run.dataset),
         "holdout_fraction": run.held_out,
         "hparams_seed": run.draw,
         "output_dir": output_dir,
