@@ -434,6 +434,26 @@ def test_the_space_of_2024_has_domainbeds_newer_defaults() -> None:
     assert {run.network for run in small} == {"mnist-cnn"}
 
 
+def test_the_split_of_2024_leaves_a_domain_to_train_on() -> None:
+    """On two training domains MLDG tests on one; which pairs are left out too does not change the others' values."""
+    options = {"draws": 20, "trials": 1, "space": "domainbed-2024", "network": "mlp"}
+    tested = {run.hparams["meta_test"] for run in plan_sweep("ColoredMNIST", ("MLDG",), **options).runs()}
+    assert tested == {1}
+    alone = plan_sweep("RotatedMNIST", ("MLDG",), **options).runs()
+    with_pairs = plan_sweep("RotatedMNIST", ("MLDG",), pairs=True, **options).runs()
+    assert {run.hparams["meta_test"] for run in alone} == {1, 2} and {run.id for run in alone} <= {
+        run.id for run in with_pairs
+    }
+    with pytest.raises(UserError, match="meta_test=2 of 2 training domains leave none to train on: set fewer"):
+        plan_sweep("ColoredMNIST", ("MLDG",), hparams={"meta_test": 2}).runs()
+
+
+def test_a_network_without_convolutions_is_refused_where_one_is_widened() -> None:
+    with pytest.raises(UserError, match="ARM adds an input channel to the first convolution, and mlp has none"):
+        plan_run("ColoredMNIST", "ARM", "+90%", network="mlp")
+    assert plan_run("ColoredMNIST", "ARM", "+90%", network="small-cnn").network == "small-cnn"
+
+
 def test_a_setting_that_was_added_later_is_no_part_of_earlier_runs() -> None:
     """At its default the values, and so the identity, are those of earlier versions."""
     plain, named = (plan_run("PACS", "MLDG", "photo", hparams=given) for given in ({}, {"meta_test": 0}))
