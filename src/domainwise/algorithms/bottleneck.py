@@ -23,6 +23,7 @@ class IB_ERM(Penalised):
     """
 
     needs_features = True
+    moves_features = True
     before = 0.0
     space = Penalised.space | {"batch_size": batch_size(minimum=2)}
 
@@ -42,6 +43,7 @@ class IB_IRM(Penalised):
     """
 
     needs_features = True
+    moves_features = True
     space = Penalised.space | {
         "ib_penalty": LogUniform(-1, 5, default=100.0),
         "ib_anneal": LogInteger(0, 4, default=500),

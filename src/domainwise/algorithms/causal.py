@@ -18,6 +18,7 @@ class RandomParts(ERM):
     """
 
     needs_features = True
+    moves_features = True
     domain_by_domain = True
     space = ERM.space | {"gamma": LogUniform(-1, 1, default=1.0), "batch_size": batch_size(minimum=2)}
 

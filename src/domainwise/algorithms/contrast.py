@@ -68,6 +68,7 @@ class ContrastiveBottleneck(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
     conditional: ClassVar[bool]
     space = ERM.space | {
         "lambda": Choice((1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), default=0.1),

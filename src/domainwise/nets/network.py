@@ -19,7 +19,9 @@ def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
 
     `weights` names the pre-trained weights it starts from; without, its start is random. A network whose features of a
     sample depend on that sample alone may declare `per_sample = True`; then batches may be padded. One that gains
-    nothing from torch.compile may declare `compiles = False`. A method `stages(x)` names its layers: see `nets.stages`.
+    nothing from torch.compile may declare `compiles = False`; one that reads vectors, too, `reads_vectors = True`; one
+    without weights `learns = False`: methods that widen a first convolution, or only change features, are then refused
+    before they train. A method `stages(x)` names its layers: see `nets.stages`.
     """
 
     def register(features: F) -> F:

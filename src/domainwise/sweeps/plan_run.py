@@ -103,7 +103,7 @@ def plan_run(
     check_average(average, held_out)
     check_recipe(options, held_out)
     check_balance(options, data.classes)
-    _check_method(method, algorithm, options, network)
+    _check_method(method, algorithm, options, data, network)
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
@@ -149,16 +149,26 @@ def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
 
 
-def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, network: str) -> None:
-    """Raises UserError if the method cannot work with the recipe of these options, or with the network."""
-    if method.changes_input_layer and is_hub(network):
+def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, data: Dataset, network: str) -> None:
+    """Raises UserError if the method cannot work with the recipe of these options, the data or the network."""
+    if method.changes_input_layer and len(data.shape) != 3:
+        raise UserError(f"{name} needs images, to which it adds a channel, but {data.title} has vectors: leave it out")
+    features = NETWORKS[network]
+    if method.changes_input_layer and (is_hub(network) or getattr(features, "reads_vectors", False)):
+        which = "backbones of a hub do" if is_hub(network) else f"{network} does"
         raise UserError(
-            f"{name} adds an input channel to the network, which backbones of a hub do not take: choose a resnet",
+            f"{name} adds an input channel to the network, which {which} not take: choose another method, or a resnet",
             argument="network",
         )
-    if options.freeze and method.moves_features:
+    if method.moves_features and options.freeze:
         raise UserError(
-            f"{name} only changes features, which are frozen: choose ERM, or train the features", argument="freeze"
+            f"all that {name} adds happens in the features, which are frozen: choose ERM, or train the features",
+            argument="freeze",
+        )
+    if method.moves_features and not getattr(features, "learns", True):
+        raise UserError(
+            f"all that {name} adds happens in the features, and {network} has none to train: choose ERM, or mlp",
+            argument="network",
         )
     if options.start and method.replaces_layers:
         raise UserError(
