@@ -90,6 +90,13 @@ def test_a_method_is_a_simpler_one_on_frozen_features_if_it_says_so(name: str) -
     assert difference == 0 if ALGORITHMS[name].moves_features else difference > 1e-6
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if "anneal" in ALGORITHMS[name].space])
+def test_a_method_begins_at_the_step_it_names(name: str) -> None:
+    erm, late = make("ERM"), make(name, anneal=4)
+    advance(erm, batches(3)), advance(late, batches(3))
+    assert torch.equal(weights(erm), weights(late)) == (ALGORITHMS[name].begins_at == "anneal")
+
+
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtypes(name: str, dtype: torch.dtype) -> None:

@@ -12,7 +12,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.protocol.recipe import rate_factor
 from domainwise.sweeps.collection import experiment
 from domainwise.sweeps.plan import plan_sweep
-from domainwise.sweeps.plan_run import plan_run
+from domainwise.sweeps.plan_run import erm_to_the_end, plan_run
 from small_datasets import table
 
 
@@ -92,6 +92,14 @@ def test_a_head_that_would_train_alone_to_the_end_is_refused() -> None:
         "BackgroundDigits", ["ERM", "ERMPlusPlus"], steps=100, draws=2, trials=1, hparams={"head_steps": 9}
     )
     assert {run.hparams.get("head_steps") for run in both.runs()} == {None, 9}
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("EQRM", "anneal"), ("Fishr", "anneal"), ("ADA", "min_steps")])
+def test_a_method_that_no_run_reaches_is_named(algorithm: str, name: str) -> None:
+    runs = [plan_run("BackgroundDigits", algorithm, [0], steps=steps, hparams={name: 50}) for steps in (40, 50)]
+    (note,) = erm_to_the_end([*runs, plan_run("BackgroundDigits", "IRM", [0], steps=5)])
+    assert note == f"{algorithm} is ERM before step 50, and there are 50 steps: set more steps, or a smaller {name}"
+    assert not list(erm_to_the_end([*runs, plan_run("BackgroundDigits", algorithm, [0], steps=51, hparams={name: 50})]))
 
 
 def test_erm_plus_plus_averages_unless_another_average_is_named() -> None:

@@ -25,6 +25,7 @@ class IB_ERM(Penalised):
     needs_features = True
     moves_features = True
     before = 0.0
+    begins_at = "anneal"
     space = Penalised.space | {"batch_size": batch_size(minimum=2)}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

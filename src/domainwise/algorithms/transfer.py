@@ -83,6 +83,7 @@ class TRM(ERM):
     needs_domains = 2
     needs_features = True
     moves_features = True
+    begins_at = "anneal"
     inner_steps, inner_lr = 30, 0.1
     terms, largest = 10, 10.0
     space = ERM.space | {

@@ -13,7 +13,7 @@ from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import follow_runs
 from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.status import list_failures, progress_json
-from domainwise.cli.training_flags import TrainingFlags, with_training_flags
+from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.reading import PLAIN, Reading
@@ -225,6 +225,7 @@ def run_plans(
     check_launcher(launcher["on"])
     order = draw_by_draw if many else planned_runs
     runs = order(plans)
+    note_erm_to_the_end(runs)
     if dry_run:
         print_estimate(runs, settings, launcher, as_json=as_json, differences=differences, by_passes=many)
         return

@@ -1,6 +1,6 @@
 """Planning one run: a user's options become a checked description of one training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -147,6 +147,22 @@ def plan_run(
 def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
     """The algorithm's hyper-parameters at this scale."""
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
+
+
+def erm_to_the_end(runs: Iterable[Run]) -> Iterator[str]:
+    """A sentence on every method that none of its runs reaches: they end before the step at which it begins."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for run in runs:
+        begins_at = ALGORITHMS[run.algorithm].begins_at
+        begins = int(run.hparams[begins_at] or 0) if begins_at else 0
+        found.setdefault(run.algorithm, []).append((begins, run.steps))
+    for name, pairs in found.items():
+        begins, steps = min(pairs, key=lambda pair: pair[0] - pair[1])
+        if begins >= steps:
+            yield (
+                f"{name} is ERM before step {begins:,}, and there are {steps:,} steps: "
+                f"set more steps, or a smaller {ALGORITHMS[name].begins_at}"
+            )
 
 
 def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, data: Dataset, network: str) -> None:
