@@ -1,6 +1,5 @@
 """Heatmaps, audits and perturbations of an experiment's trained models, side by side for every unseen domain."""
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from domainwise.analysis import attention
@@ -28,7 +25,7 @@ from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
 from domainwise.reports.probabilities import probability_figure
-from domainwise.reports.style import settings
+from domainwise.reports.style import content, light_and_dark
 from domainwise.sweeps.collection import runs_parent
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
@@ -313,16 +310,6 @@ def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future
 
 
 def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Drawn for light and for dark pages.
-
-    The canvas writes the file itself: `savefig` would go through all elements twice, first without drawing them.
-    """
-    versions = []
-    for dark in (False, True):
-        out = io.BytesIO()
-        with mpl.rc_context(settings(dark=dark)):
-            figure = draw()
-            figure.set_dpi(DOTS)
-            FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
-        versions.append(address(out.getvalue(), "image/png"))
-    return Picture(title, caption, sentences, *versions)
+    """Drawn for light and for dark pages."""
+    light, dark = light_and_dark(draw(), partial(content, form="png", dpi=DOTS))
+    return Picture(title, caption, sentences, address(light, "image/png"), address(dark, "image/png"))
