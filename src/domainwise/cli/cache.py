@@ -42,7 +42,7 @@ def list_cached(data_root: options.DataRoot = None, as_json: options.Json = Fals
     for heading in ("name", "of", "pixels", "MB", "last used"):
         table.add_column(heading, justify="right" if heading in ("pixels", "MB") else "left", overflow="fold")
     for one in cached:
-        sizes = ", ".join(map(str, one.sizes))
+        sizes = ", ".join([*map(str, one.sizes), *(f"up to {limit}" for limit in one.limits)])
         table.add_row(escape(one.name), escape(one.source or "?"), sizes, f"{one.bytes / 1e6:,.0f}", _day(one.used))
     if cached:
         console.print(table)
@@ -91,7 +91,8 @@ def _megabytes(cached: "list[CachedImages]") -> str:
 
 def _as_json(one: "CachedImages") -> dict[str, object]:
     used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds")
-    return {"name": one.name, "of": one.source, "sizes": one.sizes, "bytes": one.bytes, "last_used": used}
+    facts = {"name": one.name, "of": one.source, "sizes": one.sizes, "largest_short_sides": one.limits}
+    return facts | {"bytes": one.bytes, "last_used": used}
 
 
 def _day(moment: float) -> str:
