@@ -74,9 +74,8 @@ class Augmenter:
         self.height, self.width = environments.shape[1:]
         self.mean, self.std = environments.mean, environments.std
         device = self.mean.device
-        self.size = torch.tensor([[self.height, self.width]], dtype=torch.float32)
-        self.central = tuple(central_boxes(self.size, augmentation.ratio).int()[0].tolist())
-        self.size = self.size.to(device)
+        size = torch.tensor([[self.height, self.width]], dtype=torch.float32)
+        self.size, self.central = size.to(device), tuple(central_boxes(size, augmentation.ratio).int()[0].tolist())
         self.rows = (torch.arange(self.height, device=device) + 0.5) / self.height
         self.columns = (torch.arange(self.width, device=device) + 0.5) / self.width
         self.spread = torch.tensor(augmentation.jitter, device=device)
