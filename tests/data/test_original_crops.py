@@ -12,9 +12,11 @@ from torch import Tensor
 
 import domainwise as dw
 from commands import Command
+from domainwise import kernels
 from domainwise.core.errors import UserError
 from domainwise.data.augment import Augmenter, OriginalsAugmenter, central_boxes, for_augmentation, preparation
 from domainwise.data.augmentations import AUGMENTATIONS
+from domainwise.data.batches import StreamedBatches
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.data.images import decode as decoding
@@ -253,6 +255,25 @@ def test_streamed_trainings_leave_the_bits_of_resident_ones(photos: Path, tmp_pa
             train(run, tmp_path / "streamed", progress=stop, checkpoint_seconds=0, **streamed)
     train(run, tmp_path / "streamed", **streamed)
     assert saved_results(run, tmp_path / "resident") == saved_results(run, tmp_path / "streamed")
+
+
+def test_streamed_batches_come_to_the_same_memory(photos: Path) -> None:
+    """Where a captured step reads them."""
+    session = Session(plan(photos), dw.load_dataset(photos, image_size=SIZE).to("cpu", streamed=True), CPU)
+    batches = session.batches
+    assert isinstance(batches, StreamedBatches)
+    first, addresses = batches.draw()[0], [part.data_ptr() for part in batches.held]
+    assert not torch.equal(batches.draw()[0], first)
+    assert [part.data_ptr() for part in batches.held] == addresses and len(addresses) == 3
+    assert batches.held[1].numel() == 8 * 3 * 32 * 64, "as many bytes for every choice of images"
+
+
+def test_our_kernels_leave_originals_to_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.augment, "on_gpu", lambda _: True)
+    environments = data()
+    old = preparation("domainbed", for_augmentation("domainbed", environments), torch.Generator())
+    assert kernels.accelerated("augment", old) is not None
+    assert kernels.accelerated("augment", augmenter(environments)) is None
 
 
 def test_both_stores_count_when_images_are_placed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,13 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(KeyboardInterrupt):
             decode(files, 32, cache=tmp_path / "cache", original=True)
     assert entries(tmp_path / "cache") == []
-    assert len(decode(files, 32, cache=tmp_path / "cache", original=True).sizes) == len(files)
+    whole = len(files)
+    assert len(decode(files, 32, cache=tmp_path / "cache", original=True).sizes) == whole
+    (entry,) = entries(tmp_path / "cache")
+    remains = entry.rename(entry.with_name(f".{entry.name}.0123abcd.tmp"))  # as a killed process leaves it
+    assert len(cached_images(tmp_path / "cache")) == 1 and cached_images(tmp_path / "cache")[0].limits == ()
+    assert len(decode(files, 32, cache=tmp_path / "cache", original=True).sizes) == whole
+    assert entries(tmp_path / "cache") == [entry] and not remains.exists()
 
 
 @pytest.mark.parametrize("when", ["decoding", "closing gaps"])
