@@ -27,7 +27,7 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
     "domainbed": DOMAINBED,
     "domainbed-original-size": replace(
         DOMAINBED,
-        summary="The same, cropped from images at their own sizes, so that they are resampled once",
+        summary="DomainBed's, cropped from images at their own sizes, which are resampled once",
         original_size=True,
     ),
     "oodbench": Augmentation("OoD-Bench's, for NICO", (0.8, 1.0), (0.4, 0.4, 0.4, 0.4)),

@@ -191,8 +191,8 @@ def _build(entry: Path, files: Sequence[Location], form: _Format, label: str, wi
         _reserve(out, len(files) * form.slot, whole=not form.original)
         bad, sizes = {}, []
         job = {**form._asdict(), "out": str(out), "slot": form.slot} | ({} if window is None else {"window": window})
-        shown_size = "their own size" if form.original else f"{form.size} pixels"
-        for number, answer in decode_all(files, f"decoding {label} to {shown_size}, once", **job):
+        at_size = "at original size" if form.original else f"to {form.size} pixels"
+        for number, answer in decode_all(files, f"decoding {label} {at_size}, once", **job):
             if "unwritten" in answer:
                 raise _unwritable(entry, answer["unwritten"])
             if "bad" in answer:
