@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 
 from domainwise.core.seeds import generator
+from domainwise.core.threads import cores
 from domainwise.data.batches import batches_of
-from domainwise.data.images.parallel import cores
 from domainwise.data.sources.folder import image_folder, scan
 
 SAMPLE, BATCH, DRAWS, STEP_SECONDS = 300, 32, 30, 0.05

@@ -168,7 +168,7 @@ def test_an_interrupted_computation_continues_and_damage_is_computed_again(
         return rows.float().view(-1, 1).repeat(1, 2)
 
     def features() -> Tensor:
-        return feature_cache.cached_features(keys, compute, network="tiny#1", size=8, computed_by="test")
+        return feature_cache.cached_features(keys, compute, network="tiny", weights="1", size=8, computed_by="test")
 
     with pytest.raises(KeyboardInterrupt):
         features()

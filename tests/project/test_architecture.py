@@ -9,11 +9,11 @@ from documents import ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 SOURCE = ROOT / "src" / "domainwise"
 MOST_FILES = {"train": 6, "table": 4}
-STEP = re.compile(r"^\d\. `([^`]+)`", re.M)
+STEP = re.compile(r"^\d\. `([^`]+)`: (.*)", re.M)
 
 
-def path(name: str) -> list[str]:
-    """The files of a reading path, in order."""
+def path(name: str) -> list[tuple[str, str]]:
+    """The files of a reading path in order, and what the page says of each."""
     start = PAGE.index(f"<!-- path: {name} -->")
     return STEP.findall(PAGE[start : PAGE.index("\n\n", PAGE.index("1. ", start))])
 
@@ -21,7 +21,7 @@ def path(name: str) -> list[str]:
 @pytest.mark.parametrize("name", MOST_FILES)
 def test_each_file_of_a_path_is_linked_to_an_earlier_one_and_the_path_is_short(name: str) -> None:
     """By an import, in either direction: results are read from the bottom up."""
-    files = path(name)
+    files = [file for file, _ in path(name)]
     assert 2 < len(files) <= MOST_FILES[name]
     modules = [f"domainwise.{file.removesuffix('.py').replace('/', '.')}" for file in files]
     texts = [(SOURCE / file).read_text() for file in files]
@@ -29,6 +29,14 @@ def test_each_file_of_a_path_is_linked_to_an_earlier_one_and_the_path_is_short(n
         imported = any(f"{modules[number]} import" in text for text in texts[:number])
         imports = any(f"{module} import" in texts[number] for module in modules[:number])
         assert imported or imports, f"{files[number]} has no link to {', '.join(files[:number])}"
+
+
+@pytest.mark.parametrize("name", MOST_FILES)
+def test_a_file_of_a_path_defines_what_the_page_finds_there(name: str) -> None:
+    named = [(file, found) for file, text in path(name) for found in re.findall(r"`(\w+)`", text)]
+    assert named
+    for file, found in named:
+        assert re.search(rf"^ *(class|def) {found}\b", (SOURCE / file).read_text(), re.M), f"{file} has no {found}"
 
 
 def test_every_file_named_exists() -> None:

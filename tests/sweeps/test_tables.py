@@ -13,12 +13,14 @@ from rich.console import Console
 
 from commands import Command, standard_json
 from domainwise.cli import status
+from domainwise.core.errors import UserError
 from domainwise.core.locks import RunLock
 from domainwise.core.phrasing import counted, duration
 from domainwise.core.table import comma_separated
 from domainwise.protocol.records import Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.selection import Column, Method
+from domainwise.reports.figures import draw
 from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.events import mark_failed
@@ -163,6 +165,29 @@ def test_a_column_that_a_rule_cannot_judge_stays_and_says_so(tmp_path: Path) -> 
     assert found.as_json()["rows"][0]["not_judged"] == list(COLOURS[1:])
     (everything,) = tables(collect(tmp_path), "training-domain")
     assert "no run has what" not in everything.caption and all(not row.not_judged for row in everything.rows)
+
+
+def test_a_method_that_a_rule_can_judge_nowhere_stays_and_says_so(domainwise: Command, tmp_path: Path) -> None:
+    """VREx needs two training domains, so that on three there are no runs of it that leave out two."""
+    for test in [*((colour,) for colour in COLOURS), *combinations(COLOURS, 2)]:
+        for algorithm in ("ERM", "VREx")[: 3 - len(test)]:
+            write_done_run(tmp_path, colours(algorithm, test), 0.7)
+    rule = "leave-one-domain-out"
+    (found,) = tables(collect(tmp_path), rule)
+    erm, vrex = found.rows
+    assert erm.average is not None and not erm.not_judged
+    assert (str(vrex.method), vrex.average, vrex.difference) == ("VREx", None, None)
+    assert vrex.not_judged == tuple(map(Column, COLOURS)) and (vrex.draws, vrex.trials, vrex.steps) == (1, 1, 21)
+    assert fields(found.as_table().markdown().splitlines()[5]) == ["VREx", *["not judged"] * 3, "not run", ""]
+    words = f"no run has what {rule} validation needs on {', '.join(f'{colour} (VREx)' for colour in COLOURS)}"
+    assert words in found.caption
+    shown = domainwise("table", tmp_path, "--selection", rule, "--format", "csv")
+    assert "VREx" not in shown.out and words in shown.err
+    domainwise("report", tmp_path, "--no-models")
+    assert (tmp_path / "report.html").read_text().count('<td class="absent">not judged') == 3
+    with pytest.raises(UserError, match="two methods, one of them evaluated on every domain"):
+        draw("domains", tmp_path, collect(tmp_path), rule=rule)
+    assert draw("curves", tmp_path, collect(tmp_path), rule=rule).title.startswith("ColoredMNIST")
 
 
 # the command

@@ -53,7 +53,7 @@ def compare(
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Find the method to ship: leave out each domain in turn, and test which methods are clearly ahead.
+    """Find the best method: leave out each domain in turn, and test which methods are clearly ahead.
 
     A candidate is an algorithm with hyper-parameter values that all its trials share. Candidate and step are selected
     by training-domain validation, which never looks at the domain left out. The winner is the baseline (ERM, or the

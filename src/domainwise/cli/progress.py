@@ -35,8 +35,7 @@ from domainwise.core.phrasing import duration
 from domainwise.core.printing import printable
 
 if TYPE_CHECKING:
-    from domainwise.data.sources.downloads import Download
-    from domainwise.data.sources.downloads import Progress as DownloadProgress
+    from domainwise.data.sources.downloads import Download, DownloadProgress
     from domainwise.protocol.records import Status
     from domainwise.protocol.runs import Run
     from domainwise.sweeps.events import Event

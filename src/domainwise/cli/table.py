@@ -77,6 +77,7 @@ def table(
     if form == "json":
         print_json({"tables": [one.as_json() for one in tables]})
     elif form == "csv":
+        print_notes([note for one in tables for note in one.not_judged])
         console.file.write(comma_separated(tables.to_records()))
     elif form == "terminal":
         for one in tables:

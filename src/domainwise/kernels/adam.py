@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from domainwise.kernels.flat import FlatLayout
+from domainwise.core.flat_layout import FlatLayout
 from domainwise.kernels.registry import accelerates, on_gpu, operation
 
 

@@ -19,7 +19,7 @@ from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.restore import finished, restore
 from domainwise.models.model import Model
 from domainwise.models.new_samples import labels_of, new_samples
-from domainwise.protocol.calibration import Logits, Source, calibrate_logits
+from domainwise.protocol.calibration import CalibratedOn, Logits, calibrate_logits
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 
@@ -61,7 +61,7 @@ def calibrate(
     return calibrated(model, *_labelled_logits(model, environments))
 
 
-def calibrated(model: Model, logits: Logits, source: Source) -> Model:
+def calibrated(model: Model, logits: Logits, source: CalibratedOn) -> Model:
     """A copy with the temperature that these logits give."""
     calibration, outcomes = calibrate_logits(logits, source)
     weights = {name: tensor.cpu() for name, tensor in model.algorithm.state_dict().items()}
@@ -129,7 +129,7 @@ def _settings(run: Run) -> dict[str, object]:
     return {name: value for name, value in run.describe().items() if name not in DIFFER}
 
 
-def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Source]:
+def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, CalibratedOn]:
     if model.batch_dependent:
         raise UserError(f"predictions of {model.card.algorithm} depend on their batch: calibrate it by a sweep")
     unseen: dict[str, Any] = {}

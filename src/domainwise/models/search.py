@@ -1,4 +1,4 @@
-"""The search for a model to ship: every candidate is trained with each domain left out in turn, and tested on it.
+"""The search for a model to deliver: every candidate is trained with each domain left out in turn, and tested on it.
 
 A candidate is an algorithm with values for its hyper-parameters. All trials of a candidate share its values, unlike
 those of a draw of `domainwise sweep`. A candidate is chosen by its accuracy on domains it never saw, not on samples

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.threads import cores
 from domainwise.models.folder import load_model
 from domainwise.models.model import Model
 from domainwise.serving import images
-from domainwise.serving.answers import Answers, Scores
+from domainwise.serving.answers import Answers, ImageScores
 from domainwise.serving.bodies import Bodies, File
 from domainwise.serving.domains import DomainWatch
 from domainwise.serving.limits import Limits, Refused
@@ -57,7 +57,7 @@ SCHEMA = {
     }
 }
 """What OpenAPI says of the bodies, which are read by hand: within limits."""
-CORES = os.cpu_count() or 1
+CORES = cores()
 MISSING = "serving needs {}: pip install 'domainwise[serve]'"
 
 
@@ -128,7 +128,7 @@ class Service:
         *,
         alone: bool = False,
         watched: bool = False,
-    ) -> list[tuple[str | None, Scores]]:
+    ) -> list[tuple[str | None, ImageScores]]:
         """The name and the scores of every image of a request."""
         body = bytearray()
         with self.bodies.held(body):

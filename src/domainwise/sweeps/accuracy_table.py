@@ -47,6 +47,10 @@ class Row:
         """Of one column, or the average over all."""
         return self.average if column == AVERAGE else self.cells.get(column)
 
+    def absent(self, column: Column) -> str:
+        """Why it has no estimate of a column."""
+        return NOT_JUDGED if column in self.not_judged else NOT_RUN
+
     def as_json(self) -> dict[str, Any]:
         cells = {str(column): cell.as_json() for column, cell in self.cells.items()}
         difference = None if self.difference is None else self.difference.as_json()
@@ -103,15 +107,17 @@ class AccuracyTable(Tabular):
     ) -> "AccuracyTable":
         """From selected scores; rows in the order of these algorithms, the rest after them by name.
 
-        `was_run` says which columns the methods were run on: one without a score keeps its place, and there is no
-        average over the others alone.
+        `was_run` says which columns the methods were run on: a method or a column without a score keeps its place, and
+        there is no average over the others alone.
         """
-        run_on = {method: set(by_column) | set((was_run or {}).get(method, ())) for method, by_column in scores.items()}
+        run_on = {method: set(by_column) for method, by_column in scores.items()}
+        for method, found in (was_run or {}).items():
+            run_on[method] = run_on.get(method, set()) | found
         columns = in_order(dataset, set().union(*run_on.values()))
         rank = {name: i for i, name in enumerate(algorithms)}
         rows = []
-        for method in sorted(scores, key=lambda method: _place(method, rank)):
-            by_column = scores[method]
+        for method in sorted(run_on, key=lambda method: _place(method, rank)):
+            by_column = scores.get(method, {})
             other = _baseline(method, baseline, scores)
             gap = paired(by_column, scores[other], metric) if other not in (None, method) else None
             cells = {c: estimate(list(by_column[c].values()), metric) for c in columns if c in by_column}
@@ -147,9 +153,10 @@ class AccuracyTable(Tabular):
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
         chance = [] if self.chance is None else [f"chance {self.metric.format(self.chance)}"]
         rule = f"selected by {self.selection} validation{self._selected_by}"
-        return "; ".join([rule, *chance, *self.made_with(), *facts, *self._not_judged(), *self.completeness])
+        return "; ".join([rule, *chance, *self.made_with(), *facts, *self.not_judged, *self.completeness])
 
-    def _not_judged(self) -> list[str]:
+    @property
+    def not_judged(self) -> list[str]:
         """Which cells the rule could not fill, and that averages and differences do not cover them."""
         methods: dict[Column, list[str]] = {}
         for row in self.rows:
@@ -165,6 +172,11 @@ class AccuracyTable(Tabular):
             f"no run has what {self.selection} validation needs on {', '.join(cells)}: no average over the rest, and "
             "differences are over the rest alone"
         ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no cell has a number."""
+        return not any(row.cells for row in self.rows)
 
     @property
     def chance(self) -> float | None:
@@ -228,10 +240,7 @@ class AccuracyTable(Tabular):
         best = {column: self.metric.best(means) for column, means in known.items()}
         rows = []
         for row in self.rows:
-            cells = [
-                NOT_JUDGED if column in row.not_judged else _cell(row.estimate(column), best[column])
-                for column in columns
-            ]
+            cells = [_cell(row, column, best[column]) for column in columns]
             rows.append([str(row.method), *cells, str(row.difference or "")])
         headings = ["algorithm", *map(str, columns), f"minus {self.baseline}"]
         return Table(headings, rows, self.title, self.caption)
@@ -283,8 +292,9 @@ def _flat(difference: Difference | None) -> dict[str, Any]:
     return {heading: values.get(name) for heading, name in names.items()}
 
 
-def _cell(value: Estimate | None, best: float | None) -> str:
-    return NOT_RUN if value is None else Bold(value) if value.mean == best else str(value)
+def _cell(row: Row, column: Column, best: float | None) -> str:
+    value = row.estimate(column)
+    return row.absent(column) if value is None else Bold(value) if value.mean == best else str(value)
 
 
 def _baseline(method: Method, baseline: str, known: Iterable[Method]) -> Method | None:

@@ -55,8 +55,8 @@ def plan_run(
 ) -> Run:
     """A checked Run: domains by name or number, training on all others, defaults from dataset and algorithm.
 
-    Without a test domain it trains on every domain: to ship a model, not to evaluate one. `changes` are fields of the
-    options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
+    Without a test domain it trains on every domain: to deliver a model, not to evaluate one. `changes` are fields of
+    the options: `plan_run("PACS", "DAT", "photo", steps=1001, hparams={"eps": 2.0})`.
     """
     options = options.changed(**changes)
     data = for_network(dataset if isinstance(dataset, Dataset) else find_dataset(dataset), options.network)

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import parse
+from domainwise.core.threads import cores
 from domainwise.protocol.checked_lines import intact, unseal
 from domainwise.protocol.columns import Columns, parse_columns, split_averaged
 from domainwise.protocol.metrics import FIELDS
@@ -73,8 +74,6 @@ def read_all(paths: Sequence[str]) -> Found:
     """(path, what it holds or why it cannot be read) of every path; very many are divided among the cores."""
     if len(paths) < MANY:
         return _read_here(paths)
-    from domainwise.data.images.parallel import cores
-
     starts = range(0, len(paths), CHUNK)
     waiting = deque(enumerate(paths[start : start + CHUNK] for start in starts))
     found: dict[int, Found] = {}

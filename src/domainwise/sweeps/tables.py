@@ -107,7 +107,7 @@ def tables(
             replace(one, partial=complete.is_partial, completeness=(*complete.sentences, *_without(group, metric)))
         )
     names = titles(one.dataset for one in result)
-    return [replace(one, called=names[one.dataset], searched=collection.searched) for one in result if one.rows]
+    return [replace(one, called=names[one.dataset], searched=collection.searched) for one in result if not one.is_empty]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from torch import Tensor
 from domainwise.core import files as atomic_files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Longest, check, checksum, parse, read_file
+from domainwise.core.threads import cores
 from domainwise.data.images import progress
 from domainwise.data.images.cache_folder import SOURCE, cache_root
 from domainwise.data.images.decode import LONGEST, PACKED, write_at
@@ -299,7 +300,7 @@ def _checksums(images: Tensor) -> list[int]:
     """The CRC-32 of every CHUNK of the images, several at once."""
     data = images.numpy().data
     parts = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=cores()) as pool:
         return list(pool.map(zlib.crc32, parts))
 
 

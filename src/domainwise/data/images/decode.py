@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,28 @@ THUMBNAIL = 16
 
 
 PACKED = "packed://"
-"""How the address of an image inside a Parquet or Arrow file begins: packed://FILE#GROUP/ROW/COLUMN."""
+"""How the address of an image inside a Parquet or Arrow file begins."""
+
+
+class Packed(NamedTuple):
+    """An image inside a Parquet or Arrow file; its address is packed://FILE#GROUP/ROW/COLUMN."""
+
+    file: str
+    group: int
+    row: int
+    column: str
+
+    @classmethod
+    def parse(cls, address: str) -> "Packed | None":
+        """None for any other address."""
+        if not address.startswith(PACKED):
+            return None
+        file, _, place = address.removeprefix(PACKED).rpartition("#")
+        group, row, column = place.split("/", 2)
+        return cls(file, int(group), int(row), column)
+
+    def __str__(self) -> str:
+        return f"{PACKED}{self.file}#{self.group}/{self.row}/{self.column}"
 
 
 class BadImage(Exception):
@@ -199,18 +220,16 @@ def header(
 
 
 def _fetched(url: str | Path) -> bytes:
-    if str(url).startswith(PACKED):
-        return _unpacked(str(url))
+    if (inside := Packed.parse(str(url))) is not None:
+        return _unpacked(inside)
     import fsspec
 
     with fsspec.open(str(url), "rb") as file:
         return bytes(file.read())
 
 
-def _unpacked(address: str) -> bytes:
-    file, _, place = address.removeprefix(PACKED).rpartition("#")
-    group, row, column = place.split("/", 2)
-    value = _images(file, int(group), column)[int(row)].as_py()
+def _unpacked(inside: Packed) -> bytes:
+    value = _images(inside.file, inside.group, inside.column)[inside.row].as_py()
     if isinstance(value, dict):
         if value.get("bytes") is None:
             raise BadImage(f"its bytes are not in the file but at {str(value.get('path'))[:200]}")

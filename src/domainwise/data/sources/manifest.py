@@ -19,7 +19,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.images.remote import Location, is_url, shown, states
-from domainwise.data.sources.bursts import seconds_of
+from domainwise.data.sources.bursts import timestamp
 from domainwise.data.sources.folder import Folder, ImageFile, scan
 from domainwise.data.sources.hub_folders import SPLITS, hub_table, packed_table, path_column, wanted
 from domainwise.data.sources.left_out import LeftOut, printable
@@ -131,7 +131,7 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         _location(path, line, texts["path"], root),
         texts.get("group", ""),
         split,
-        seconds_of(texts["time"], where) if "time" in texts else None,
+        timestamp(texts["time"], where) if "time" in texts else None,
         _weight(texts["weight"], where, chosen["weight"]) if "weight" in texts else None,
     )
 

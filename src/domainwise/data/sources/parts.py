@@ -7,7 +7,7 @@ from pathlib import Path
 
 from domainwise.core.errors import UserError
 from domainwise.data.sources.archives import extract
-from domainwise.data.sources.downloads import Download, Progress, fetch
+from domainwise.data.sources.downloads import Download, DownloadProgress, fetch
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Part:
         return self.by_hand
 
     def get(
-        self, root: Path, dataset: str, *, progress: Callable[[Download], Progress], say: Callable[[str], None]
+        self, root: Path, dataset: str, *, progress: Callable[[Download], DownloadProgress], say: Callable[[str], None]
     ) -> None:
         """Downloads, unpacks and converts what is missing; a UserError names the steps to do by hand."""
         if self.look(root):

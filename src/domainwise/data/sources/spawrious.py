@@ -42,11 +42,11 @@ SPAWRIOUS = Part(
     archives=(("spawrious224.tar.gz", "spawrious224"),),
 )
 
-Cell = tuple[int, str, float]
+ShareOfFolder = tuple[int, str, float]
 """One of the two folders, a background, and the share of its images that is used: a negative one is the rest of one."""
 
 
-def cells(setting: str) -> dict[str, list[list[Cell]]]:
+def cells(setting: str) -> dict[str, list[list[ShareOfFolder]]]:
     """{domain: for every breed of ORDER, the cells that its images come from}."""
     train, test, common = SETTINGS[setting]
     own, unseen = train.split(), test.split()
@@ -56,9 +56,9 @@ def cells(setting: str) -> dict[str, list[list[Cell]]]:
         return dict(
             zip(DOMAINS, [*groups, [[(0, unseen[k], 1.0), (1, unseen[k], 1.0)] for k in range(4)]], strict=True)
         )
-    first: list[list[Cell]] = [[(0, own[k], 1.0)] for k in range(4)]
-    second: list[list[Cell]] = [[(0, own[swapped[k]], 1.0)] for k in range(4)]
-    tested: list[list[Cell]] = [[(0, unseen[k], 1.0), (0, unseen[swapped[k]], 1.0)] for k in range(4)]
+    first: list[list[ShareOfFolder]] = [[(0, own[k], 1.0)] for k in range(4)]
+    second: list[list[ShareOfFolder]] = [[(0, own[swapped[k]], 1.0)] for k in range(4)]
+    tested: list[list[ShareOfFolder]] = [[(0, unseen[k], 1.0), (0, unseen[swapped[k]], 1.0)] for k in range(4)]
     return dict(zip(DOMAINS, [first, second, tested], strict=True))
 
 

@@ -125,17 +125,18 @@ def _differences_axis(axis: Axes, rows: Sequence[Row | None]) -> None:
 def domains(request: Request) -> Drawing:
     """Every method's accuracy on each unseen domain and on average, with standard errors over trials."""
     table = request.table(selected(request.curves, request.rule))
-    if len(table.rows) < 2 or not any(row.average for row in table.rows):
+    rows = [row for row in table.rows if row.cells]
+    if len(rows) < 2 or not any(row.average for row in rows):
         raise TooFew(request, "two methods, one of them evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
     columns = [*table.columns, AVERAGE] if len(table.columns) > 1 else list(table.columns)
     figure, (axis,) = panels([""], height=3.4)
-    methods = [row.method for row in table.rows]
+    methods = [row.method for row in rows]
     styles, names = slots(methods), labels(methods)
     ends = []
-    for i, row in enumerate(table.rows):
+    for i, row in enumerate(rows):
         colour = LIGHT[styles[row.method][0]]
         known = [(x, e) for x, column in enumerate(columns) if (e := row.estimate(column)) is not None]
-        places = [x + DODGE * (i - (len(table.rows) - 1) / 2) / len(table.rows) for x, _ in known]
+        places = [x + DODGE * (i - (len(rows) - 1) / 2) / len(rows) for x, _ in known]
         means, errors = [e.mean for _, e in known], [e.bar for _, e in known]
         axis.errorbar(
             places, means, yerr=errors, label=names[row.method], fmt="o", color=shade(colour), capsize=3, markersize=6
@@ -150,7 +151,7 @@ def domains(request: Request) -> Drawing:
     axis.set(ylabel="accuracy on the unseen domain, %", xlim=(-0.5, len(columns) - 0.5))
     if table.chance is not None and axis.get_ylim()[0] < table.chance:
         axis.axhline(table.chance, color=shade(SOFT), linewidth=0.8, linestyle=(0, (1, 2)))
-    label_ends([axis], ends if len(ends) == len(table.rows) else [])
+    label_ends([axis], ends if len(ends) == len(rows) else [])
     sentences = [table.sentence(row.method) for row in table.rows if row.difference is not None]
     caption = f"Dots are means, bars ± one standard error over trials. {table.test} {_made(table)}"
     return Drawing(figure, accuracy_claim(table), caption, sentences)
@@ -218,4 +219,4 @@ def _averages(request: Request, rule: str) -> dict[Method, list[Estimate]]:
     """The averages of every method with more than one draw, in the order of its table."""
     averages = averages_by_draws(request.curves, request.columns, rule)
     table = replace(request, rule=rule).table(selected(request.curves, rule))
-    return {row.method: averages[row.method] for row in table.rows if len(averages[row.method]) > 1}
+    return {row.method: averages[row.method] for row in table.rows if len(averages.get(row.method, ())) > 1}

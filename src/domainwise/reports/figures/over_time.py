@@ -99,7 +99,7 @@ def _chosen(request: Request) -> tuple[AccuracyTable, Choices]:
     """The rule's choices, and their table, whose rows have the same order."""
     chosen = choices(request.curves, request.rule)
     table = request.table(accuracies(chosen))
-    return table, {row.method: chosen[row.method] for row in table.rows}
+    return table, {row.method: chosen[row.method] for row in table.rows if row.method in chosen}
 
 
 def _lines(by_column: Mapping[Column, Sequence[LearningCurve]]) -> str:

@@ -58,7 +58,7 @@ DOTS = 110
 
 
 @dataclass(frozen=True)
-class Confusion:
+class ConfusionTable:
     """How often images of each class of the unseen domain were taken for which, in per cent of the class."""
 
     classes: Sequence[str]
@@ -70,7 +70,7 @@ class Confusion:
     """The most frequent confusions, in words."""
 
     @classmethod
-    def of(cls, audited: Audit, unseen: str) -> "Confusion | None":
+    def of(cls, audited: Audit, unseen: str) -> "ConfusionTable | None":
         """None where the unseen domain was not evaluated."""
         score = next((score for score in audited.scores if score.domain == unseen), None)
         if score is None:
@@ -93,7 +93,7 @@ class ModelFindings:
     sentences: Sequence[str]
     numbers: Sequence[tuple[str, Sequence[str]]]
     """(domain, a number for each heading)."""
-    confusion: Confusion | None = None
+    confusion: ConfusionTable | None = None
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class ModelInsights:
     """The reason why it could not be estimated."""
 
 
-Progress = Callable[[str, int, int], None]
+ModelsProgress = Callable[[str, int, int], None]
 """Of what is being done, how many parts are done, and of how many."""
-Draw = Callable[[str, str, Sequence[str], Callable[[], Figure]], "Future[Picture]"]
+DrawLater = Callable[[str, str, Sequence[str], Callable[[], Figure]], "Future[Picture]"]
 """_picture, in another thread."""
 
 
@@ -138,7 +138,7 @@ class ModelOptions:
     data_root: Path | None = None
     device: str = "cpu"
     shift: bool = False
-    progress: Progress = lambda _what, _done, _total: None
+    progress: ModelsProgress = lambda _what, _done, _total: None
 
 
 def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsights:
@@ -183,7 +183,7 @@ def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsi
     return ModelInsights(insights, reason, None if shift is None else shift.result(), no_shift)
 
 
-def _report(progress: Progress, what: str, before: int, total: int, done: int) -> None:
+def _report(progress: ModelsProgress, what: str, before: int, total: int, done: int) -> None:
     progress(what, before + done, total)
 
 
@@ -198,7 +198,9 @@ def _threads_for(trained: TrainedRun) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions, draw: Draw) -> "Future[Picture] | None":
+def _shift(
+    trained: TrainedRun, unseen: Sequence[str], options: ModelOptions, draw: DrawLater
+) -> "Future[Picture] | None":
     """The paper's Figure 1, from an estimate for these domains."""
     dataset = find_dataset(trained.run.dataset)
     if dataset.scale == "image" and not options.shift:
@@ -251,7 +253,7 @@ def _insight(
     models: Sequence[TrainedRun],
     left_out: Sequence[str],
     data_root: Path | None,
-    draw: Draw,
+    draw: DrawLater,
     done: Callable[[int], None],
 ) -> Callable[[], Insight]:
     """Analyses the models of one unseen domain; the function returned waits for its pictures."""
@@ -275,7 +277,7 @@ def _insight(
     perturbations = list(_perturbations(models, draw))
     headings = list(dict.fromkeys(heading for one in audits for heading in _accuracies(one)))
     findings = [
-        ModelFindings(one.method, one.sentences, list(_numbers(one, headings)), Confusion.of(one, column.unseen))
+        ModelFindings(one.method, one.sentences, list(_numbers(one, headings)), ConfusionTable.of(one, column.unseen))
         for one in audits
     ]
 
@@ -303,7 +305,7 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
         yield score.label, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
-def _perturbations(models: Sequence[TrainedRun], draw: Draw) -> "Iterator[Future[Picture]]":
+def _perturbations(models: Sequence[TrainedRun], draw: DrawLater) -> "Iterator[Future[Picture]]":
     """Of every model that has learned some; averaged weights come with those of the last step."""
     for trained in (trained for trained in models if not trained.average):
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:

@@ -30,6 +30,8 @@ class Cell:
     best: bool
     bar: Bar | None
     paper: str
+    absent: str
+    """Why there is no estimate."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
             table = next(iter(views.values())).table
-            facts = _facts(group, table, completeness(collection, group))
+            facts = facts_of(group, table, completeness(collection, group))
             about = _about(group.experiment.dataset), _algorithms(table)
             result.append(Section(name, facts, views, group, _times(group, table), *about))
     return result
@@ -161,7 +163,7 @@ def _times(group: Group, table: AccuracyTable) -> tuple[Time, ...]:
     return tuple(times)
 
 
-def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
+def facts_of(group: Group, table: AccuracyTable, complete: Completeness) -> str:
     """The settings that distinguish an experiment from others."""
     experiment = group.experiment
     setting = "leave one domain out" if experiment.setting == "multi" else "train on one domain"
@@ -174,7 +176,7 @@ def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
 
 def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:
     table = replace(table_of(group, accuracies(chosen), rule, baseline), called=name)
-    chosen = {row.method: chosen[row.method] for row in table.rows}
+    chosen = {row.method: chosen[row.method] for row in table.rows if row.method in chosen}
     beside = printed_beside(table)
     flat = tuple(
         (method, column, trial, by_column[column][trial])
@@ -184,15 +186,15 @@ def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) ->
     )
     drawn = panels(learning_curves(group.curves, chosen, table.columns), table.chance)
     losses = panels(learning_curves(group.curves, chosen, table.columns, training_loss), digits=3, unit="")
-    return View(table, _lines(table, beside), tuple(drawn), tuple(losses), flat, _sources(beside))
+    return View(table, method_lines(table, beside), tuple(drawn), tuple(losses), flat, sources(beside))
 
 
-def _sources(beside: Beside) -> str:
+def sources(beside: Beside) -> str:
     names = dict.fromkeys(f"Table {paper.number}" if paper.number else paper.title for _, paper in beside.values())
     return ", ".join(names)
 
 
-def _lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
+def method_lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
     columns = [_column(table, column, beside) for column in (AVERAGE, *table.columns)]
     verdicts = _verdicts([row.difference for row in table.rows])
     cells = zip(*columns, strict=True)
@@ -207,14 +209,14 @@ def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
     ends += [p.mean for p in paper if p is not None]
     top = max((e.mean for e in ours if e is not None), default=None)
     cells = []
-    for estimate, print_ in zip(ours, paper, strict=True):
+    for row, estimate, print_ in zip(table.rows, ours, paper, strict=True):
         words = "" if print_ is None else printed(print_.mean, print_.error)
         if estimate is None:
-            cells.append(Cell(None, False, None, words))
+            cells.append(Cell(None, False, None, words, row.absent(column)))
         else:
             mark = None if print_ is None else print_.mean
             bar = Bar.of(AxisScale.around(ends), estimate.mean, estimate.error, mark)
-            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words))
+            cells.append(Cell(estimate, len(ours) > 1 and estimate.mean == top, bar, words, ""))
     return cells
 
 
