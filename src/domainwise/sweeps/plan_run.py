@@ -126,7 +126,7 @@ def plan_run(
         setting,
         variant,
         planned(network, options.weights),
-        check_augmentation(augmentation, data.shape, data.name),
+        check_augmentation(augmentation, data.shape, data.name, from_files=data.resizable),
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
