@@ -127,6 +127,7 @@ class Delayed(ERM):
     """ERM for `anneal` steps; then Adam restarts with the learning rate `anneal_lr`, to descend `late_loss`."""
 
     needs_domains = 2
+    begins_at = "anneal"
 
     def late_loss(self, losses: Tensor) -> Tensor:
         """From the anneal step on, by per-sample losses [E, B]."""

@@ -13,7 +13,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.runs_progress import follow_runs
 from domainwise.cli.status import list_failures, progress_json
-from domainwise.cli.training_flags import Command, in_place_of
+from domainwise.cli.training_flags import Command, in_place_of, note_erm_to_the_end
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def run_plans(
     check_launcher(launcher["on"])
     order = draw_by_draw if many else planned_runs
     runs = order(plans)
+    note_erm_to_the_end(runs)
     if launching.dry_run:
         print_estimate(runs, settings, launcher, as_json=as_json, differences=differences, by_passes=many)
         return

@@ -24,6 +24,11 @@ LARGEST = 1 << 30
 """Bytes of a job's results."""
 NETWORK = "domainbed"
 """Stands for the network of a job: its records do not name it."""
+NAMES = {"Camelyon17": "WILDSCamelyon"}
+"""{a dataset: DomainBed's name of it} where it has another."""
+OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
+NOT_NUMBERED = ("FMoW",)
+"""Datasets whose domains DomainBed numbers by the order of their images, which only the data say."""
 
 
 class Job(NamedTuple):
@@ -177,7 +182,8 @@ def _parse(row: Mapping[str, Any], args: _Arguments, where: str) -> tuple[Job, J
     accuracy = check({name: row[name] for name in names}, dict[str, Fraction], where, "restore it")
     step = check(row["step"], int, f'{where}, "step"', "restore it")
     values = tuple(accuracy.values())
-    job = Job(args.dataset, args.algorithm, count, test, args.hparams_seed, args.trial_seed)
+    dataset = OUR_NAMES.get(args.dataset, args.dataset)
+    job = Job(dataset, args.algorithm, count, test, args.hparams_seed, args.trial_seed)
     return job, JobEvaluation(step, values[:count], values[count:])
 
 

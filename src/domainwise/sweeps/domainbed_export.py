@@ -13,7 +13,7 @@ from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps.collection import collect, distinct, experiment
-from domainwise.sweeps.domainbed import DONE, RESULTS
+from domainwise.sweeps.domainbed import DONE, NAMES, NOT_NUMBERED, RESULTS
 from domainwise.sweeps.published import is_published
 
 
@@ -38,6 +38,11 @@ def export_domainbed(folder: Path, target: Path) -> int:
     curves = [curve for curve in distinct(collection.curves) if _expressible(curve, order[curve.run.dataset])]
     if not curves:
         raise UserError(f"{folder} holds no run that DomainBed's format can describe: nothing to export")
+    if unnumbered := {curve.run.dataset for curve in curves} & {*NOT_NUMBERED}:
+        raise UserError(
+            f"{folder} holds runs on {', '.join(sorted(unnumbered))}, whose domains DomainBed numbers by the order of "
+            "the images: move them out, then export the rest"
+        )
     _check_distinct(curves)
     for curve in curves:
         run = curve.run
@@ -94,7 +99,7 @@ def _rows(curve: Curve, order: Sequence[str], seconds: Mapping[int, float], outp
         "algorithm": str(curve.method),
         "checkpoint_freq": run.evaluate_every,
         "data_dir": "",
-        "dataset": run.dataset,
+        "dataset": NAMES.get(run.dataset, run.dataset),
         "holdout_fraction": run.held_out,
         "hparams_seed": run.draw,
         "output_dir": output_dir,
