@@ -353,7 +353,7 @@ def test_only_networks_whose_samples_are_apart_are_padded() -> None:
     assert not is_per_sample(torch.nn.Linear(2, 2)), "a network that does not say so"
 
 
-@pytest.mark.parametrize("name", ["domainbed", "oodbench"])
+@pytest.mark.parametrize("name", ["domainbed", "domainbed-uncropped", "oodbench"])
 def test_augmentation_is_padded_exactly(name: str) -> None:
     augmenter, images = augmented(name)
     numbers = augmenter.draw(len(images))

@@ -22,6 +22,9 @@ class Augmentation:
 AUGMENTATIONS: dict[str, Augmentation | None] = {
     "none": None,
     "domainbed": Augmentation("DomainBed's, for images of 224 pixels", (0.7, 1.0), (0.3, 0.3, 0.3, 0.3)),
+    "domainbed-uncropped": Augmentation(
+        "DomainBed's for Spawrious, without a crop", (1.0, 1.0), (0.3, 0.3, 0.3, 0.3), ratio=(1.0, 1.0)
+    ),
     "oodbench": Augmentation("OoD-Bench's, for NICO", (0.8, 1.0), (0.4, 0.4, 0.4, 0.4)),
 }
 
