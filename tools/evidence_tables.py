@@ -15,7 +15,8 @@ from domainwise.reports import paper_comparison
 from domainwise.reports.figures import TooFew, draw
 from domainwise.reports.paper_comparison import ComparedCell, PaperComparison, printed
 from domainwise.sweeps.collection import read_penalties
-from published_results import PAPER, Library, Results, plain
+from domainwise.sweeps.leaderboard import PAPER, plain
+from published_results import Library, Results
 
 AS_THE_PAPER = 2
 """Standard errors of a difference within which ours and the paper's number are said to agree."""
@@ -55,12 +56,12 @@ def verdicts(library: Library, *compared: str) -> str:
         table = f"Table {comparison.paper.number}" if comparison.paper.number else f"`{comparison.paper.label}`"
         dataset = cells[0].paper.dataset if cells else folder
         numbers = [len(cells), *known, sum(counts.values()), len(missing)]
-        rows.append([f"{dataset}, {table}", *map(str, numbers), "; ".join(_fewer(comparison.differences))])
+        rows.append([f"{dataset}, {table}", *map(str, numbers), "; ".join(fewer(comparison.differences))])
     counted = ("cells run", "agree", "open", "higher", "lower", "no error known", "not run")
     return Table(("the paper's table", *counted, "fewer than the paper"), rows).markdown_rows()
 
 
-def _fewer(differences: Sequence[str]) -> list[str]:
+def fewer(differences: Sequence[str]) -> list[str]:
     """Where ours have fewer of something: "8 of 20 draws" and "4 of 20 draws" are "4 to 8 of 20 draws"."""
     numbers: dict[str, list[int]] = {}
     for difference in differences:

@@ -16,6 +16,7 @@ from domainwise.core.errors import unknown
 from domainwise.core.table import NOT_RUN
 from evidence_tables import attacks, audit, bench, figure, memorised, paper, penalties, verdicts
 from guide_tables import calibration, costs, metric_costs, sentence, serving, speed
+from headline_tables import control, domainbed, effects, headline
 from published_results import Library
 from result_tables import across, by_draws, compare, leaderboard, made, over, summary, table
 
@@ -31,11 +32,11 @@ def _named(*functions: Callable[..., str]) -> dict[str, Callable[..., str]]:
 
 OF_ONE_EXPERIMENT: Mapping[str, Callable[..., str]] = _named(
     *(table, compare, over, by_draws, leaderboard, made, paper, audit, memorised, penalties, figure, sentence),
-    *(validation, robustness),
+    *(validation, robustness, headline, domainbed),
 )
-OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts)
+OF_SEVERAL: Mapping[str, Callable[..., str]] = _named(across, summary, verdicts, effects)
 OF_BENCHMARKS: Mapping[str, Callable[..., str]] = _named(
-    bench, attacks, speed, costs, serving, calibration, metric_costs
+    bench, attacks, speed, costs, serving, calibration, metric_costs, control
 )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.table import Table
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
-from published_results import Results, plain
+from domainwise.sweeps.leaderboard import plain
+from published_results import Results
 
 RULE = "training-domain"
 LOOP, PLAIN_EVALUATION = "plain loop", "plain evaluation"

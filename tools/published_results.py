@@ -1,8 +1,10 @@
 """Published results of one folder, by rule, method, unseen domain or run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.analysis.audit import CONSTANT, selected_runs
@@ -14,16 +16,11 @@ from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Method, Selection
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection, collect
+from domainwise.sweeps.leaderboard import Leaderboard, leaderboards, plain
 from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.tables import tables
 
-PAPER = "paper"
-"""The variant of a row searched in the paper's ranges; pages leave it out."""
-
-
-def plain(method: Method) -> Method:
-    """A method without this variant."""
-    return Method(method.algorithm) if method.variant == PAPER else method
+T = TypeVar("T")
 
 
 class Results:
@@ -41,9 +38,9 @@ class Results:
     def there(self) -> bool:
         return self.folder.is_dir() and is_published(self.folder)
 
-    def has(self, rule: str) -> bool:
-        """Whether the runs have the evaluations that a selection rule needs."""
-        return bool(tables(self.collection, rule))
+    @cached_property
+    def leaderboard(self) -> Leaderboard:
+        return self._only(leaderboards(self.collection), "leaderboards")
 
     def of_rule(self, rule: str, until: str = "", against: str = "ERM", draws: str = "") -> AccuracyTable:
         key = (rule, until, against, draws)
@@ -57,10 +54,13 @@ class Results:
             curves = tuple(curve for curve in curves if curve.run.draw < int(draws))
         if until:
             curves = tuple(curve.until(int(until)) for curve in curves)
-        result = tables(replace(self.collection, curves=curves), rule, against)
-        if len(result) != 1:
-            raise UserError(f"{self.folder}: {len(result)} tables by {rule} validation where one is expected")
-        return result[0]
+        found = tables(replace(self.collection, curves=curves), rule, against)
+        return self._only(found, f"tables by {rule} validation")
+
+    def _only(self, found: Sequence[T], what: str) -> T:
+        if len(found) != 1:
+            raise UserError(f"{self.folder}: {len(found)} {what} where one is expected")
+        return found[0]
 
     def row(self, name: str, rule: str, **conditions: str) -> Row | None:
         return next((r for r in self.of_rule(rule, **conditions).rows if str(plain(r.method)) == name), None)

@@ -13,7 +13,8 @@ from domainwise.core.table import NOT_RUN, Bold, Table
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Estimate, averages_by_draws
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
-from published_results import Library, Results, plain
+from domainwise.sweeps.leaderboard import LeaderboardEntry, Provenance, plain
+from published_results import Library, Results
 
 COMPARED = "average,difference,pairs,p,verdict"
 COSTS = Path(__file__).parents[1] / "results" / "bench" / "method-costs.json"
@@ -21,39 +22,10 @@ UNMEASURED = "not measured"
 TRAINING_DOMAIN, ORACLE = "training-domain", "oracle"
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """Devices, versions and dates of an experiment's runs in one line."""
-
-    runs: int
-    devices: tuple[str, ...]
-    commits: tuple[str, ...]
-    versions: tuple[str, ...]
-    dates: tuple[str, ...]
-
-    @classmethod
-    def of(cls, results: Results, draws: str = "") -> "Provenance":
-        runs = [run for run in results.collection.runs if not draws or run.draw < int(draws)]
-        statuses = [results.collection.statuses[run.id] for run in runs if run.id in results.collection.statuses]
-        software = [status.software.split(", ") for status in statuses]
-        columns = (
-            [status.device for status in statuses],
-            [parts[0] for parts in software],
-            [parts[1] for parts in software if len(parts) > 1],
-            [status.date for status in statuses],
-        )
-        return cls(len(runs), *(tuple(sorted(set(column))) for column in columns))
-
-    def __str__(self) -> str:
-        commits = self.commits[0] if len(self.commits) == 1 else f"{len(self.commits)} commits, named in the records"
-        dates = self.dates[0] if len(self.dates) == 1 else f"{self.dates[0]} to {self.dates[-1]}"
-        devices = " and ".join(self.devices)
-        return f"{counted(self.runs, 'run')} on {devices}; {commits}; {', '.join(self.versions)}; {dates}"
-
-
 def made(results: Results, draws: str = "") -> str:
     """Where and when the runs of an experiment were made."""
-    return str(Provenance.of(results, draws))
+    runs = tuple(run for run in results.collection.runs if not draws or run.draw < int(draws))
+    return str(Provenance.of(replace(results.collection, runs=runs)))
 
 
 def table(results: Results, rule: str, **conditions: str) -> str:
@@ -80,6 +52,38 @@ def compare(results: Results, rule: str, *names: str, columns: str = COMPARED, *
     return Table(headings, rows).markdown_rows()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a page asks of an experiment, "cmnist rule=oracle until=5000": a method, a rule and further conditions."""
+
+    folder: str
+    name: str
+    rule: str
+    label: str
+    conditions: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, words: str, name: str = "") -> "Asked":
+        folder, *facts = shlex.split(words)
+        conditions = dict(fact.split("=", 1) for fact in facts)
+        rule, label = conditions.pop("rule", TRAINING_DOMAIN), conditions.pop("label", "")
+        return cls(folder, conditions.pop("name", name), rule, label, conditions)
+
+    def table(self, library: Library, against: str = "ERM") -> AccuracyTable:
+        return library(self.folder).of_rule(self.rule, **{"against": against, **self.conditions})
+
+    def row(self, table: AccuracyTable) -> Row | None:
+        return next((row for row in table.rows if str(plain(row.method)) == self.name), None)
+
+    def difference(self, library: Library) -> Difference | None:
+        """To ERM; None where it was not run."""
+        row = self.row(self.table(library)) if library(self.folder).there else None
+        return None if row is None else row.difference
+
+    def title(self, table: AccuracyTable) -> str:
+        return ", ".join(part for part in (table.dataset, self.label) if part)
+
+
 def across(library: Library, name: str, *experiments: str, against: str = "ERM", columns: str = COMPARED) -> str:
     """One method minus another in several experiments, each with its own conditions: "cmnist rule=oracle until=5000".
 
@@ -88,21 +92,15 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
     """
     wanted = columns.split(",")
     rows = []
-    for words in experiments:
-        folder, *facts = shlex.split(words)
-        conditions = dict(fact.split("=", 1) for fact in facts)
-        rule = conditions.pop("rule", TRAINING_DOMAIN)
-        here = conditions.pop("name", name)
-        label = conditions.pop("label", "")
-        results = library(folder)
+    for asked in (Asked.parse(words, name) for words in experiments):
+        results = library(asked.folder)
         if not results.there:
-            rows.append([folder, *[NOT_RUN] * len(wanted)])
+            rows.append([asked.folder, *[NOT_RUN] * len(wanted)])
             continue
-        full = results.of_rule(rule, **({"against": against} | conditions))
-        row = next((row for row in full.rows if str(plain(row.method)) == here), None)
-        title = ", ".join(part for part in (full.dataset, label) if part)
+        full = asked.table(library, against)
+        row = asked.row(full)
         cells = [NOT_RUN if row is None else _fact(results, full, row, column) for column in wanted]
-        rows.append([title, *cells])
+        rows.append([asked.title(full), *cells])
     headings = ["dataset", *(_heading(column, against, name) for column in wanted)]
     return Table(headings, rows).markdown_rows()
 
@@ -110,17 +108,13 @@ def across(library: Library, name: str, *experiments: str, against: str = "ERM",
 def summary(library: Library, *experiments: str) -> str:
     """The methods clearly ahead of ERM, not clearly different from it and clearly behind; a row per experiment."""
     rows = []
-    for words in experiments:
-        folder, *facts = shlex.split(words)
-        conditions = dict(fact.split("=", 1) for fact in facts)
-        label = conditions.pop("label", "")
-        full = library(folder).of_rule(conditions.pop("rule", TRAINING_DOMAIN), **conditions)
+    for asked in map(Asked.parse, experiments):
+        full = asked.table(library)
         gaps = {str(plain(row.method)): row.difference for row in full.rows if row.difference is not None}
         by_verdict: dict[str, list[str]] = {"clearly ahead": [], "not clear": [], "clearly behind": []}
         for name in sorted(gaps, key=lambda name: -gaps[name].mean):
             by_verdict[verdict(gaps[name])].append(name)
-        title = ", ".join(part for part in (full.dataset, label) if part)
-        rows.append([title, *(", ".join(names) or "none" for names in by_verdict.values())])
+        rows.append([asked.title(full), *(", ".join(names) or "none" for names in by_verdict.values())])
     headings = ("dataset", "clearly ahead of ERM", "not clearly different", "clearly behind ERM")
     return Table(headings, rows).markdown_rows()
 
@@ -156,23 +150,30 @@ def _nth(values: Sequence[Estimate], count: int) -> str:
 
 def leaderboard(results: Results) -> str:
     """Every method of an experiment, best first, by training-domain validation and with oracle selection."""
-    rules = [rule for rule in (TRAINING_DOMAIN, ORACLE) if results.has(rule)]
-    boards = {rule: results.of_rule(rule) for rule in rules}
-    first = boards[rules[0]]
-    known = [row for row in first.rows if row.average is not None]
-    ranked = sorted(known, key=lambda row: row.average.mean if row.average else 0.0, reverse=True)
+    board = results.leaderboard
+    rules = [rule for rule in (TRAINING_DOMAIN, ORACLE) if rule in board.tables]
+    first = board.tables[rules[0]]
+    ranked = board.ranked(rules[0])
     rows = []
-    for row in ranked:
-        others = {rule: next(r for r in boards[rule].rows if r.method == row.method) for rule in rules}
-        scores = [cell for rule in rules for cell in _scores(others[rule])]
-        rows.append([str(plain(row.method)), *scores, _effort(row), cost(first, row)])
-    titles = ["method", *(text for rule in rules for text in (rule, "minus ERM")), FACTS["effort"][0], FACTS["cost"][0]]
-    if all(row[-1] == UNMEASURED for row in rows):
-        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    for entry in ranked:
+        scores = [cell for rule in rules for cell in _scores(entry.rows[rule])]
+        rows.append([entry.name, *scores, entry.effort, cost(first, entry.rows[rules[0]]), entry.time])
+    scored = [text for rule in rules for text in (rule, f"minus {first.baseline}")]
+    titles = ["method", *scored, FACTS["effort"][0], FACTS["cost"][0], "seconds of a run"]
+    if all(row[-2] == UNMEASURED for row in rows):
+        titles, rows = [*titles[:-2], titles[-1]], [[*row[:-2], row[-1]] for row in rows]
     text = Table(titles, rows).markdown_rows()
     facts = "; ".join([*first.made_with(), *([] if first.chance is None else [f"chance {first.chance:.1f}"])])
-    name = results.folder.name
-    return f"{text}\n\n{facts}. {made(results)}. Records: `results/{name}`. Repeat: `make reproduce-{name}`."
+    best = next((entry for entry in ranked if entry.method.algorithm != first.baseline), ranked[0])
+    return f"{text}\n\n{facts}. {made(results)}. {_records(results.folder.name, best)}"
+
+
+def _records(name: str, entry: LeaderboardEntry) -> str:
+    """Where the records of a leaderboard are, and how it, or the row of a method, is repeated from nothing."""
+    row, again = next(iter(entry.rows.values())), f"make reproduce-{name} AGAIN=1"
+    one = f"{again} ONLY={entry.method.algorithm} OPTIONS='--hparams {row.draws} --trials {row.trials}'"
+    link = f"Records: [`results/{name}`](../results/{name}/runs.jsonl.gz)"
+    return f"{link}. Repeat all: `{again}`; {entry.method.algorithm} alone: `{one}`."
 
 
 def _scores(row: Row) -> tuple[str, str]:

@@ -180,7 +180,7 @@ def test_an_interrupted_download_is_continued_by_the_same_command(
     with monkeypatch.context() as patch:
         ask = downloads._request
 
-        def ask_once(url: str, partial: Path, start: int, *rest: downloads.Progress) -> bool:
+        def ask_once(url: str, partial: Path, start: int, *rest: downloads.DownloadProgress) -> bool:
             if start:
                 raise KeyboardInterrupt
             return ask(url, partial, start, *rest)

@@ -69,7 +69,7 @@ def test_crop_resize_and_flip_are_pillows(size: tuple[int, int], flip: float) ->
     boxes = net.parameters(net.draw(40)).boxes
     boxes[0] = torch.tensor([0, 0, *size])
     boxes[1] = torch.tensor([3, 5, 1, 1])
-    ours = net.crop(torch.from_numpy(x) / 255, boxes, torch.full((40,), flip))
+    ours = net.crop(torch.from_numpy(x), boxes, torch.full((40,), flip))
     for image, box, result in zip(x, boxes.int().tolist(), ours, strict=True):
         top, left, height, width = box
         theirs = as_image(image).crop((left, top, left + width, top + height)).resize(size[::-1], BILINEAR)

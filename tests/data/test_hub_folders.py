@@ -12,7 +12,8 @@ import domainwise as dw
 from commands import Command
 from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
-from domainwise.data.images.remote import container, packed, shown, states
+from domainwise.data.images.decode import Packed
+from domainwise.data.images.remote import container, shown, states
 from domainwise.data.sources.check import check
 from domainwise.data.sources.folder import scan
 from domainwise.protocol.reading import Reading
@@ -184,7 +185,7 @@ def test_a_changed_file_is_other_data(photos: Path, tmp_path: Path) -> None:
 
 
 def test_addresses_survive_odd_names(tmp_path: Path) -> None:
-    address = packed(tmp_path / "a#b c.parquet", 3, 7, "im/age#1".replace("#", ""))
+    address = str(Packed(str(tmp_path / "a#b c.parquet"), 3, 7, "im/age1"))
     assert container(address) == tmp_path / "a#b c.parquet" and container(tmp_path / "x.png") is None
     assert shown(address).startswith("im/age1 in row 8 of row group 4 of ") and states([address]) == {}
 

@@ -121,7 +121,7 @@ def test_vectors_are_standardised_alike_by_any_number_of_threads() -> None:
 
 
 def test_a_sweep_has_as_many_workers_as_the_cores_have_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert [default_workers("cpu", [plan(threads)]) for threads in (1, 3, 8, 20)] == [8, 2, 1, 1]
     assert default_workers("cpu", []) == 8
 

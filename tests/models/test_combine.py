@@ -17,7 +17,7 @@ from domainwise.data.find import find_dataset
 from domainwise.engine.batch_norm import estimated_statistics
 from domainwise.engine.session import Session, fresh_batches, stream_keys
 from domainwise.engine.train import train
-from domainwise.models.candidates import SHARED, START, RunsWanted, difference
+from domainwise.models.combinable import SHARED, START, RunsWanted, difference
 from domainwise.models.combine import combine
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run

@@ -142,6 +142,17 @@ def test_an_unseen_background_is_drift(digits: dw.Environments, model: dw.Model)
     assert model.drift(digits.images[digits.rows("scene1")]) == result, "the same question, the same answer"
 
 
+def test_drift_shows_itself_as_a_table(digits: dw.Environments, model: dw.Model) -> None:
+    result = keeping(model, {"scene2": 80, "scene3": 1, "scene4": 80}).drift(digits.images[digits.rows("scene1")])
+    records = {row["domain"]: row for row in result.to_records()}
+    assert list(records) == ["scene2", "scene3", "scene4", "all together"]
+    assert records["scene2"] == {"domain": "scene2", "held_out": 80, **vars(result.domains["scene2"])}
+    assert records["scene3"] == {"domain": "scene3", "held_out": 1, "mmd2": None, "p": None}
+    assert records["all together"]["held_out"] == 160
+    assert "512 samples against held-out" in repr(result) and f"{result.domains['scene2'].mmd2:.4f}" in repr(result)
+    assert "<td>all together</td>" in result._repr_html_() and result.score_sentence in result._repr_html_()
+
+
 def test_the_score_has_a_fixed_scale(digits: dw.Environments, model: dw.Model) -> None:
     """MMD^2 to the nearest, also to all together, with a width of the reference alone."""
     images = digits.images[digits.rows("scene1")[:30]]

@@ -1,4 +1,4 @@
-"""Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to ship."""
+"""Choosing by domains left out: the search's runs, the choice from hand-made records, and which method to choose."""
 
 import json
 from collections.abc import Callable

@@ -1,23 +1,43 @@
 """Benchmarks are run by hand, often on a machine lent for minutes: here each is at least found to load."""
 
 import importlib.util
+import random
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from domainwise import ALGORITHMS
 
 BENCHMARKS = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 
 
-@pytest.mark.parametrize("file", BENCHMARKS, ids=[file.stem for file in BENCHMARKS])
-def test_a_benchmark_loads_and_says_how_it_is_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(file.parent))
     specification = importlib.util.spec_from_file_location(file.stem, file)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    assert callable(module.main) and f"python benchmarks/{file.name}" in module.__doc__
+    return module
+
+
+@pytest.mark.parametrize("file", BENCHMARKS, ids=[file.stem for file in BENCHMARKS])
+def test_a_benchmark_loads_and_says_how_it_is_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded(file, monkeypatch)
+    assert callable(module.main) and f"python benchmarks/{file.name}" in str(module.__doc__)
+
+
+def test_the_control_of_pacs_sees_nothing_outside_its_crop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchvision, which crops before it resizes: what lies outside does not reach the filter."""
+    control = loaded(BENCHMARKS[0].parent / "pacs_control.py", monkeypatch)
+    monkeypatch.setattr(control, "crop_box", lambda *_: (10, 10, 290, 290))
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+    inside = np.zeros_like(pixels)
+    inside[10:290, 10:290] = pixels[10:290, 10:290]
+    seen = [np.asarray(control.augmented(Image.fromarray(one), random.Random(1))) for one in (pixels, inside)]
+    assert (seen[0] == seen[1]).all()
 
 
 def test_every_planted_mistake_still_fits_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

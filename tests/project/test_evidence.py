@@ -15,10 +15,12 @@ from domainwise.protocol.records import PenaltyRecord
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.reports.paper_comparison import ComparedCell
 from domainwise.reports.publish import publish
+from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.published import read_published
 from evidence_tables import verdict
 from generated_docs import NO_BREAK, PLACE, answer, filled
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
+from published_results import Library
 
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
 
@@ -41,6 +43,20 @@ def test_every_published_experiment_is_shown() -> None:
     shown = {word for words in places for word in re.findall(r"[\w-]+", words)}
     published = {path.parent.name for path in (ROOT / "results").glob("*/runs.jsonl.gz")}
     assert published <= shown
+
+
+def test_what_the_guide_says_of_methods_is_what_was_measured() -> None:
+    """The last column of its table: "BackgroundDigits: CORAL clearly ahead; DANN, MMD clearly behind"."""
+    folders = {"BackgroundDigits": "backgrounds", "ColoredMNIST": "cmnist", "Digits": "digits rule=oracle"}
+    guide = (ROOT / "docs" / "choosing.md").read_text()
+    cells = re.findall(r"\| (\w+): ([^|]*(?:clearly ahead|clearly behind|not clear)) \|$", guide, re.MULTILINE)
+    assert len(cells) == 6 and guide.count("| untested |") == 2
+    library = Library(ROOT / "results")
+    for dataset, said in cells:
+        for names, measured in re.findall(r"([\w, ]+?) (clearly ahead|clearly behind|not clear)", said):
+            for name in names.strip().split(", "):
+                row = answer(ROOT / "results", f'across {name} "{folders[dataset]}" columns=verdict', library)
+                assert row.splitlines()[-1] == f"| {dataset} | {measured} |", name
 
 
 def test_pacs_came_out_again_on_a_gpu() -> None:
@@ -100,9 +116,14 @@ def test_a_leaderboard_has_the_best_first_and_says_how_to_repeat_it(root: Path) 
     block = answer(root, "leaderboard cmnist")
     rows = rows_of(block)
     assert list(rows) == ["headings", "DAT", "ERM"]
-    assert rows["DAT"] == ["61.0 ± 1.0", "**+10.0 ± 0.0**", "61.0 ± 1.0", "**+10.0 ± 0.0**", "2 x 2 x 21", "1.7 x"]
-    assert rows["ERM"][1] == "" and rows["ERM"][-1] == "1.0 x"
-    assert block.endswith("Records: `results/cmnist`. Repeat: `make reproduce-cmnist`.")
+    measured = ["61.0 ± 1.0", "**+10.0 ± 0.0**", "61.0 ± 1.0", "**+10.0 ± 0.0**", "2 x 2 x 21", "1.7 x", "60 s"]
+    assert rows["DAT"] == measured
+    assert rows["ERM"][1] == "" and rows["ERM"][-2:] == ["1.0 x", "60 s"]
+    again = "make reproduce-cmnist AGAIN=1"
+    assert block.endswith(
+        "Records: [`results/cmnist`](../results/cmnist/runs.jsonl.gz). "
+        f"Repeat all: `{again}`; DAT alone: `{again} ONLY=DAT OPTIONS='--hparams 2 --trials 2'`."
+    )
 
 
 def test_differences_over_steps_and_draws(root: Path) -> None:
@@ -303,3 +324,59 @@ def test_an_audit_is_read_back(tmp_path: Path) -> None:
     RunFolder(tmp_path, run).audit_file.write_text("{")
     with pytest.raises(UserError, match=r"audit\.json: cut short or no JSON: delete it"):
         RunFolder(tmp_path, run).read_audit()
+
+
+def test_the_size_of_an_effect_in_words(root: Path) -> None:
+    """DAT is ten points ahead on all six pairs, with one draw as with two."""
+    one = "+10.0 ± 0.0 points (p = 0.031, clearly ahead)"
+    said = answer(root, "effects DAT \"Colours = cmnist label='two draws' | cmnist draws=1 & cmnist | nothing\"")
+    both = "+10.0 to +10.0 points in 2 experiments (p ≤ 0.031, clearly ahead)"
+    assert said == f"- **Colours**: two draws {one}; {both}; not run."
+    claim = answer(root, 'effects DAT "Claim = paper cmnist:bench"')
+    ours = "61.0 ± 0.7 against 51.0 ± 0.7 with 2 of 20 draws; 2 of 3 trials; 21 of 10001 steps; 21 of 5001 steps"
+    assert claim == f"- **Claim**: the paper has 68.4 ± 2.0 against 58.5 ± 0.3, we have {ours}."
+
+
+def test_the_papers_headline_table_has_every_cell(root: Path) -> None:
+    block = answer(root, "headline cmnist bench")
+    rows = rows_of(block)
+    assert len(rows) == 1 + 18 and all(len(row) == 4 for name, row in rows.items() if name != "headings")
+    assert rows["ERM"][0] == "58.5 ± 0.3 / 51.0 ± 0.7, lower by 7.5" and rows["ARM"][0] == "63.2 ± 0.7 / not run"
+    assert rows["DAT"][3] == "42.7 ± 0.7 / not run"
+    assert block.splitlines()[-1].startswith("2 of 72 cells were run, with 2 of 20 draws; 2 of 3 trials")
+
+
+def test_erm_beside_what_domainbed_publishes(tmp_path: Path) -> None:
+    for unseen, accuracy in (("art_painting", 0.8), ("cartoon", 0.7), ("photo", 0.9), ("sketch", 0.6)):
+        for trial in range(2):
+            run = plan_run("PACS", "ERM", unseen, trial=trial, steps=21, evaluate_every=20)
+            write_done_run(tmp_path / "runs", run, accuracy + 0.02 * trial)
+    publish(tmp_path / "runs", tmp_path / "pacs")
+    lines = answer(tmp_path, "domainbed pacs").splitlines()[2:]
+    assert lines[0] == (
+        "| training-domain | DomainBed, published | 84.7 ± 0.4 | 80.8 ± 0.6 | 97.2 ± 0.3 | 79.3 ± 1.0 |"
+    )
+    assert lines[1] == "| training-domain | ours | 81.0 ± 0.7 | 71.0 ± 0.7 | 91.0 ± 0.7 | 61.0 ± 0.7 |"
+    assert lines[2] == "| training-domain | ours minus published | -3.7 | -9.8 | -6.2 | -18.3 |"
+    assert len(lines) == 6 and "| 82.7 ± 1.1 |" in lines[3]
+
+
+def test_the_control_of_pacs_one_ingredient_after_the_other(tmp_path: Path) -> None:
+    """The first evaluation, before training, does not count."""
+    assert answer(tmp_path, "control control.json") == "not run"
+    machine = {"device": "a GPU", "torch": "2.13.0", "date": "2026-11-18"}
+    means = {"control": 0.70, "stored": 0.66, "stored,adam": 0.67}
+    accuracies = {
+        name: {str(trial): [0.1, mean + 0.01 * trial - 0.02, mean + 0.01 * trial + 0.02] for trial in range(3)}
+        for name, mean in means.items()
+    }
+    record = {"machine": machine, "unseen": "sketch", "steps": 601, "accuracies": accuracies}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "control.json").write_text(json.dumps(record))
+    assert answer(tmp_path, "control control.json").splitlines()[2:] == [
+        "| control | 3 | 71.0 ± 0.6 |  |  |  |  |",
+        "| stored | 3 | 67.0 ± 0.6 | -4.0 ± 0.0 | 0.25 | -4.0 ± 0.0 | 0.25 |",
+        "| stored, adam | 3 | 68.0 ± 0.6 | -3.0 ± 0.0 | 0.25 | +1.0 ± 0.0 | 0.25 |",
+        "",
+        "Mean of the evaluations after the first; sketch unseen, 601 steps; a GPU, torch 2.13.0, 2026-11-18.",
+    ]

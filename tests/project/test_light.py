@@ -72,7 +72,9 @@ def test_completion_imports_no_torch(completion: str, name: str) -> None:
     assert not printed & {"torch", "matplotlib", "scipy"}
 
 
-@pytest.mark.parametrize("room", ["core.table", "sweeps.tables", "reports.paper_comparison", "reports.publish"])
+@pytest.mark.parametrize(
+    "room", ["core.table", "sweeps.tables", "sweeps.leaderboard", "reports.paper_comparison", "reports.publish"]
+)
 def test_tables_import_only_what_they_need(room: str) -> None:
     heavy = {"torch", "matplotlib", "scipy", "jinja2", "pandas", "rich"}
     script = f"import sys, domainwise.{room}; print(*{heavy} & set(sys.modules))"

@@ -1,5 +1,6 @@
 """What `import domainwise as dw` offers: new names, registries as mappings, and old names for one release more."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,23 @@ from pathlib import Path
 import pytest
 
 import domainwise as dw
+from documents import ROOT
 
 
 @pytest.mark.parametrize("name", dw.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(dw, name) is not None and name in dir(dw)
+
+
+@pytest.mark.parametrize("name", dw.__all__)
+def test_the_page_of_the_python_interface_has_every_public_name(name: str) -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    named = re.search(rf"(auto\w+:: domainwise|`dw)\.{name}\b", page)
+    assert named or f".. automodule:: {getattr(dw, name).__module__}\n" in page
+
+
+def test_completion_offers_public_names_alone() -> None:
+    assert [name for name in dir(dw) if not name.startswith("__")] == sorted(dw.__all__)
 
 
 def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from domainwise.core.errors import UserError
-from domainwise.data.images import parallel
 from domainwise.protocol.checked_lines import unseal
 from domainwise.protocol.columns import parse_columns
 from domainwise.protocol.records import Record, Status
@@ -276,7 +275,7 @@ def test_helper_processes_read_what_one_process_reads(tmp_path: Path, monkeypatc
     alone = collect(tmp_path)
     monkeypatch.setattr(reading, "MANY", 2)
     monkeypatch.setattr(reading, "CHUNK", 1)
-    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    monkeypatch.setattr(reading, "cores", lambda: 2)
     together = collect(tmp_path)
     assert together.runs == alone.runs and together.statuses == alone.statuses and together.notes == alone.notes
     for one, other in zip(together.curves, alone.curves, strict=True):

@@ -12,7 +12,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
-from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
+from domainwise.sweeps.domainbed import collect_domainbed, is_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 

@@ -14,9 +14,16 @@ import typer.main
 from commands import commands
 from documents import ROOT
 from domainwise.cli import app
+from domainwise.cli.options import parse_hparams
+from domainwise.data.catalogue import Dataset
+from domainwise.sweeps.plan_run import erm_to_the_end, plan_run, search_space
+from small_datasets import table
 
 NAMES = re.findall(r"^EXPERIMENTS := (.*)$", (ROOT / "experiments.mk").read_text(), re.MULTILINE)[0].split()
 """Those that can be published and continued."""
+TRAIN = ("sweep", "reproduce")
+MORE_PLANNED = {"cmnist"}
+"""Experiments with fewer draws in their records than in their plan."""
 
 
 def recipe(target: str, *words: str) -> list[list[str]]:
@@ -32,13 +39,28 @@ def test_an_experiment_unpacks_trains_and_publishes(name: str) -> None:
     given = recipe(f"reproduce-{name}", "OPTIONS=--seed 7")
     assert given[0] == ["unpack", f"results/{name}", f"runs/{name}"]
     assert given[-1] == ["publish", f"runs/{name}", f"results/{name}"]
-    trained = [words for words in given if words[0] in ("sweep", "reproduce")]
+    trained = [words for words in given if words[0] in TRAIN]
     assert trained and all(words[words.index("--out") + 1] == f"runs/{name}" for words in trained)
     assert all(words[-2:] == ["--seed", "7"] for words in trained)
     program = typer.main.get_command(app)
     for words in given:
         program.make_context("domainwise", list(words))
         program.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_is_repeated_without_its_records(name: str) -> None:
+    """With AGAIN nothing is unpacked or published, and ONLY leaves the lines of its methods as they are."""
+    usual = [words for words in recipe(f"reproduce-{name}") if words[0] in TRAIN]
+    again = recipe(f"reproduce-{name}", "AGAIN=1", "ONLY=DAT,ERM")
+    assert not {"unpack", "publish"} & {words[0] for words in again}
+    wanted = []
+    for words in usual:
+        at = words.index("--algorithms") + 1
+        words[at] = ",".join(method for method in words[at].split(",") if method in ("DAT", "ERM"))
+        words[words.index("--out") + 1] = f"runs/again/{name}"
+        wanted += [words] if words[at] else []
+    assert wanted and [words for words in again if words[0] in TRAIN] == wanted
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("pacs")])
@@ -49,11 +71,16 @@ def test_an_experiment_continues_what_is_published(
     if not (ROOT / "results" / name).is_dir():
         pytest.skip("not published yet")
     assert domainwise("unpack", ROOT / "results" / name, tmp_path / "runs").status == 0
+    planned, missing = 0, 0
     for words in recipe(f"reproduce-{name}"):
-        if words[0] in ("sweep", "reproduce"):
+        if words[0] in TRAIN:
             words[words.index("--out") + 1] = str(tmp_path / "runs")
             told = domainwise(*words, "--dry-run", "--json")
-            assert told.status == 0 and json.loads(told.out)["missing"] == 0, words
+            assert told.status == 0, words
+            found = json.loads(told.out)
+            planned, missing = planned + found["runs"], missing + found["missing"]
+    published = len(list((tmp_path / "runs").glob("*/run.json")))
+    assert planned - missing == published and (missing > 0) == (name in MORE_PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +152,22 @@ def test_every_method_is_tried_at_its_defaults(name: str) -> None:
     assert sorted(tried) == sorted(ALGORITHMS) and not any("--hparam" in words for words in sweeps)
 
 
+def test_probes_are_of_every_method_that_does_more_than_change_features() -> None:
+    """And none is ERM to the end of its runs."""
+    from domainwise.algorithms import ALGORITHMS
+
+    sweeps = [words for words in recipe("reproduce-pacs-probes") if words[0] == "sweep"]
+    tried = [(name, words) for words in sweeps for name in words[words.index("--algorithms") + 1].split(",")]
+    assert sorted(name for name, _ in tried) == sorted(n for n, one in ALGORITHMS.items() if not one.moves_features)
+    vectors = Dataset.from_environments(table())
+    for name, words in tried:
+        fixed = parse_hparams([after for word, after in pairwise(words) if word == "--hparam"])
+        assert not list(erm_to_the_end([plan_run(vectors, name, [0], network="linear", hparams=fixed)])), name
+        assert words[words.index("--network") + 1] == "linear"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
-    from domainwise.sweeps.plan_run import search_space
-
     for words in recipe(f"reproduce-{name}"):
         if words[0] != "sweep":
             continue

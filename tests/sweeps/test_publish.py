@@ -75,7 +75,7 @@ def test_every_rule_chooses_the_same(sweep: Path, tmp_path: Path) -> None:
 def test_the_file_is_small_and_the_same_every_time(sweep: Path, tmp_path: Path) -> None:
     first, second = publish(sweep, tmp_path / "a").file, publish(sweep, tmp_path / "b").file
     assert first.read_bytes() == second.read_bytes()
-    values = sum(len(one.steps) * len(one.accuracy) for one in read_published(tmp_path / "a"))
+    values = sum(len(one.last.steps) * len(one.last.accuracy) for one in read_published(tmp_path / "a"))
     assert first.stat().st_size < 10 * values
 
 

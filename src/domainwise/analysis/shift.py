@@ -128,9 +128,6 @@ class DatasetShift:
         return f"{self.dataset}: {verdict} ({numbers})."
 
 
-Progress = Callable[[str], None]
-
-
 def measure_shift(
     environments: Environments,
     unseen: Sequence[str],
@@ -138,7 +135,7 @@ def measure_shift(
     *,
     trials: Sequence[int] = (0,),
     calibrated: bool = True,
-    progress: Progress = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> DatasetShift:
     """Every unseen domain against all others, for every seed; one control per seed."""
     device = pick_device(settings.device)

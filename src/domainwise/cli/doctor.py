@@ -17,6 +17,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, print_json
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
+from domainwise.core.threads import cores
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,7 @@ def versions() -> Iterator[Finding]:
 def devices() -> Iterator[Finding]:
     import torch
 
-    words = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads; {_precisions(torch.device('cpu'))}"
+    words = f"{cores()} cores, {torch.get_num_threads()} threads; {_precisions(torch.device('cpu'))}"
     yield Finding("devices", "cpu", True, words)
     if not torch.cuda.is_available():
         yield Finding("devices", "cuda", None, "no CUDA device: everything runs on the CPU")

@@ -1,11 +1,10 @@
 """`domainwise drift`."""
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
@@ -59,21 +58,9 @@ def drift(
         alarm = {} if fail_above is None else {"fail_above": fail_above, "above": above}
         print_json({**result.as_json(), "found": len(files), **alarm})
     else:
-        number = f"{result.samples}" if result.samples == len(files) else f"{result.samples} of {len(files)}"
-        caption = f"{number} images against held-out images of each domain"
-        if result.between is not None:
-            distance = f"up to {result.between:.4f} from" if result.between > 0 else "not distinguishable from"
-            caption += f"; the training domains are {distance} one another"
-        table = Table(title=f"Distance to what {escape(str(model))} was trained on", caption=caption)
-        table.add_column("training domain", overflow="fold")
-        for heading in ("held out", "MMD²", "p"):
-            table.add_column(heading, justify="right")
-        tests = {**result.domains, drifting.TOGETHER: result.together}
-        compared = sum(result.references[domain] for domain in result.domains)
-        for domain, count in {**result.references, drifting.TOGETHER: compared}.items():
-            measured = (f"{tests[domain].mmd2:.4f}", f"{tests[domain].p:.3f}") if domain in tests else ()
-            table.add_row(escape(domain), str(count), *measured)
-        console.print(table)
+        console.print(replace(result.as_table(), title=f"Distance to what {model} was trained on", notes=()))
+        if result.samples < len(files):
+            say(f"{result.samples} of {len(files)} images, drawn at random, were compared.")
         say(result.sentence)
         say(result.score_sentence)
         say(f"Features: {loaded.weights}.")

@@ -34,8 +34,8 @@ ImageSize = Annotated[
 Augmentation = Annotated[
     str | None,
     typer.Option(
-        help="Of training images: none, domainbed, domainbed-uncropped or oodbench (default: the dataset's or the "
-        "network's)."
+        help="Of training images: none, domainbed, domainbed-original-size, domainbed-uncropped or oodbench (default: "
+        "the dataset's or the network's)."
     ),
 ]
 
@@ -154,6 +154,9 @@ Retry = Annotated[bool, typer.Option("--retry", help="Train failed runs again.")
 # Folders that commands read
 SweepFolder = Annotated[Path, typer.Argument(help="A sweep's folder.")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A folder of a sweep, a training or a demo, or of DomainBed.")]
+ReportFolder = Annotated[
+    Path, typer.Argument(help="A folder of a sweep, training or demo, of DomainBed, or of published ones.")
+]
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")
 ]

@@ -11,12 +11,12 @@ from domainwise.cli.progress import parts_progress
 
 EXAMPLES = (
     "Examples:  [bold]domainwise report runs/sweep[/]   ·   "
-    "[bold]domainwise report runs/demo --out demo.html --baseline IRM[/]"
+    "[bold]domainwise report runs/demo --out demo.html --baseline IRM[/]   ·   [bold]domainwise report results[/]"
 )
 
 
 def report(
-    folder: options.ResultsFolder,
+    folder: options.ReportFolder,
     out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
     baseline: options.Baseline = "ERM",
     no_models: Annotated[
@@ -31,6 +31,9 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Write one HTML page with all results: tables under every selection rule, curves, figures, what models look at.
+
+    Of a folder of published folders the page has a leaderboard of each: accuracies, differences to the baseline,
+    searches, times, and the records to download.
 
     The page needs no network. Call it again while a sweep runs to bring it up to date. Sections about models need the
     runs' models and their data; where either is missing the page says so.

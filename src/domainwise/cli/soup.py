@@ -89,7 +89,7 @@ def _combine(
     as_json: bool,
 ) -> None:
     from domainwise.core import files
-    from domainwise.models.candidates import RunsWanted
+    from domainwise.models.combinable import RunsWanted
     from domainwise.models.combination import Combinations
     from domainwise.models.combine import combine
 

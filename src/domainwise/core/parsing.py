@@ -30,7 +30,7 @@ SCALARS: dict[Any, Any] = {str: str, float: (int, float), int: int, bool: bool, 
 """Of which classes a value can be that has the type of an annotation; another need not be tried."""
 
 T = TypeVar("T")
-Check = Callable[[Any], Any]
+Checker = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return value if value is None or isinstance(value, bool) else _number(value)
 
 
-def _within(name: str, item_check: Check, value: Any) -> Any:
+def _within(name: str, item_check: Checker, value: Any) -> Any:
     try:
         return item_check(value)
     except _WrongError as error:
@@ -186,9 +186,9 @@ def _within(name: str, item_check: Check, value: Any) -> Any:
 
 
 @cache
-def _checker(kind: Any) -> Check:
+def _checker(kind: Any) -> Checker:
     """The function that checks values of a type."""
-    simple: dict[Any, Check] = {Any: _plain, str: _text, int: _integer, float: _number}
+    simple: dict[Any, Checker] = {Any: _plain, str: _text, int: _integer, float: _number}
     if kind in simple:
         return simple[kind]
     if kind is bool:
@@ -218,14 +218,14 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def _limited(kind: Any, limit: Range | Longest) -> Check:
+def _limited(kind: Any, limit: Range | Longest) -> Checker:
     if isinstance(limit, Longest):
         return lambda value: _text(value, limit.length, limit.nul)
     whole = kind is int
     return lambda value: (_integer if whole else _number)(value, limit.low, limit.high)
 
 
-def _any_of(kinds: Sequence[Any]) -> Check:
+def _any_of(kinds: Sequence[Any]) -> Checker:
     """The first of the types that a value has; one that has none is complained of as not being of the first."""
     checks = [(_checker(kind), SCALARS.get(kind, object)) for kind in kinds]
 
@@ -241,7 +241,7 @@ def _any_of(kinds: Sequence[Any]) -> Check:
     return read
 
 
-def _row(checks: Sequence[Check]) -> Check:
+def _row(checks: Sequence[Checker]) -> Checker:
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(checks):
             raise _wrong(value, f"a list of {len(checks)}")
@@ -257,7 +257,7 @@ def _number_range(kind: Any) -> Range | None:
     return Range() if kind is float else None
 
 
-def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) -> Check:
+def _list(item_check: Checker, kind: Callable[[Any], Any], numbers: Range | None) -> Checker:
     """Of `numbers`, all are checked at once if possible."""
 
     def read(value: Any) -> Any:
@@ -271,7 +271,7 @@ def _list(item_check: Check, kind: Callable[[Any], Any], numbers: Range | None) 
     return read
 
 
-def _mapping(item_check: Check) -> Check:
+def _mapping(item_check: Checker) -> Checker:
     def read(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) > LONGEST_LIST:
             raise _wrong(value, "an object")
@@ -280,7 +280,7 @@ def _mapping(item_check: Check) -> Check:
     return read
 
 
-def _object(kind: type) -> Check:
+def _object(kind: type) -> Checker:
     hints = get_type_hints(kind, include_extras=True)
     fields = {one.name: _checker(hints[one.name]) for one in dataclasses.fields(kind) if one.init}
     needed = [

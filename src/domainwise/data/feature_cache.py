@@ -30,20 +30,21 @@ SEGMENT = 512
 
 
 def cached_features(
-    keys: Tensor, compute: Callable[[Tensor], Tensor], *, network: str, size: int, computed_by: str
+    keys: Tensor, compute: Callable[[Tensor], Tensor], *, network: str, weights: str, size: int, computed_by: str
 ) -> Tensor:
     """Features [N, F] of images with these fingerprints; `compute` makes those of the row numbers that are missing.
 
-    `network` names the network and its weights, `computed_by` everything else that the features depend on.
+    `network` is its name, `weights` their fingerprint, `computed_by` everything else that the features depend on.
     """
-    plain = re.sub(r"[^\w.-]+", "-", network.partition("#")[0], flags=re.ASCII).strip("-.")[-40:] or "network"
-    collection = cache_root() / f"{plain}-features-{_digest(network, 12)}"
+    identity = f"{network}#{weights}"
+    plain = re.sub(r"[^\w.-]+", "-", network, flags=re.ASCII).strip("-.")[-40:] or "network"
+    collection = cache_root() / f"{plain}-features-{_digest(identity, 12)}"
     entry = files.writable_folder(collection / f"{size}-{_digest(computed_by, 16)}")
     known, features = _read(entry)
     if not torch.isin(keys, known).all():
         with locked(collection, "another process is computing these features: waiting for it"):
-            files.write(collection / SOURCE, f"features of {network}".encode())
-            _complete(entry, keys, compute, network.partition("#")[0])
+            files.write(collection / SOURCE, f"features of {identity}".encode())
+            _complete(entry, keys, compute, network)
             known, features = _read(entry)
     order = known.argsort()
     return torch.cat(features)[order[torch.searchsorted(known[order], keys)]]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.core.flat_layout import FlatLayout
 from domainwise.engine.batch_norm import estimated_statistics
-from domainwise.kernels.flat import FlatLayout
 from domainwise.protocol.averages import AveragedSteps, first_step, share_of_step
 from domainwise.protocol.runs import Run
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from domainwise.engine.evaluation import Evaluator, Scores, splits_to_evaluate
+from domainwise.engine.evaluation import Evaluator, ScoresBySplit, splits_to_evaluate
 from domainwise.engine.execution.capture import changing_tensors
 from domainwise.engine.execution.ranks import Ranks
 from domainwise.engine.session import Session
@@ -15,8 +15,8 @@ from domainwise.engine.session import Session
 class StepScores:
     """The scores after one step, of the weights of the step and, where there are any, of the averaged ones."""
 
-    last: Scores
-    averaged: Scores | None = None
+    last: ScoresBySplit
+    averaged: ScoresBySplit | None = None
 
     @property
     def finite(self) -> bool:

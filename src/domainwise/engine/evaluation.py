@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Split = tuple[str, str]
 """(domain, "in" or "out")."""
-Scores = dict[Split, SplitScores]
+ScoresBySplit = dict[Split, SplitScores]
 KEPT = 1 << 26
 """Logits that are kept until their metrics are computed."""
 
@@ -79,11 +79,11 @@ class Evaluator:
         self.warm = True
         return self.scores.clone()
 
-    def results(self, scores: Tensor) -> Scores:
+    def results(self, scores: Tensor) -> ScoresBySplit:
         """Those of each split by an evaluation that was launched; empty if nothing was held out."""
         return dict(zip(self.splits, map(SplitScores.of, scores.tolist()), strict=True))
 
-    def __call__(self) -> Scores:
+    def __call__(self) -> ScoresBySplit:
         return self.results(self.launch())
 
     def _measure(self) -> None:
@@ -101,7 +101,7 @@ class Evaluator:
 
 def evaluate(
     algorithm: Algorithm, environments: Environments, splits: Mapping[Split, Tensor], train_domains: Sequence[str]
-) -> Scores:
+) -> ScoresBySplit:
     """The scores on each split, in eval mode, once."""
     return Evaluator(algorithm, environments, splits, train_domains)()
 
@@ -136,8 +136,8 @@ def scores(
         totals.append(total / len(rows))
         further.end_split(len(rows), None if groups is None else groups[domain, name])
     algorithm.train()
-    found = torch.stack(totals)
-    return torch.cat([found, further.values()], 1) if metrics else found
+    measured = torch.stack(totals)
+    return torch.cat([measured, further.values()], 1) if metrics else measured
 
 
 class SplitMetrics:

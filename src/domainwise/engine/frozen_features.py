@@ -15,11 +15,10 @@ from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
-from domainwise.core.threads import cpu_threads
+from domainwise.core.threads import cores, cpu_threads
 from domainwise.data.environments import Environments
 from domainwise.data.feature_cache import cached_features
 from domainwise.data.fingerprints import fingerprints
-from domainwise.data.images.parallel import cores
 from domainwise.engine.assemble import as_read_by, make_network
 from domainwise.nets.loading import start_from
 from domainwise.nets.network import Network
@@ -58,24 +57,30 @@ def features_of(
     They are read from the feature cache, which computes those that are missing.
     """
     device, data = device or torch.device("cpu"), as_read_by(network, data)
-    identity = f"{network_title(network)}#{WeightsReference.parse(weights).fingerprint}"
+    name, fingerprint = network_title(network), WeightsReference.parse(weights).fingerprint
     normalisation = (data.mean.flatten().tolist(), data.std.flatten().tolist())
     computed_by = f"{precision} on {device.type}, {tuple(data.shape)} normalised by {normalisation}"
-    recent = (id(data.images), identity, computed_by)
+    recent = (id(data.images), name, fingerprint, computed_by)
     if recent not in _recent:
         compute = _FeatureNetwork(data, network, weights, precision, device, data_root)
         features = cached_features(
-            fingerprints(data.images), compute, network=identity, size=data.shape[-1], computed_by=computed_by
+            fingerprints(data.images),
+            compute,
+            network=name,
+            weights=fingerprint,
+            size=data.shape[-1],
+            computed_by=computed_by,
         )
         _recent[recent] = (data.images, features)
         while len(_recent) > 2:
             _recent.popitem(last=False)
     features = _recent[recent][1]
-    plain = replace(data, images=features, mean=features.new_zeros(features.shape[1]), streamed=False)
+    mean = features.new_zeros(features.shape[1])
+    plain = replace(data, images=features, originals=None, mean=mean, streamed=False)
     return replace(plain, std=torch.ones_like(plain.mean))
 
 
-_recent: OrderedDict[tuple[int, str, str], tuple[Tensor, Tensor]] = OrderedDict()
+_recent: OrderedDict[tuple[int, str, str, str], tuple[Tensor, Tensor]] = OrderedDict()
 """(images, features) of the last data: one process trains many runs on the same."""
 
 

@@ -23,11 +23,11 @@ from domainwise.protocol.records import PenaltyRecord
 SAMPLES = 512
 """Training images per domain on which penalties are measured, the same at every step of every run of a trial."""
 
-Logits = Callable[[Tensor], Tensor]
+LogitsFunction = Callable[[Tensor], Tensor]
 """A network: inputs [N, ...] -> logits [N, classes]."""
 
 
-def input_gradients(logits: Logits, x: Tensor, y: Tensor) -> Tensor:
+def input_gradients(logits: LogitsFunction, x: Tensor, y: Tensor) -> Tensor:
     """grad_x loss of every sample, [N, ...]."""
     x = x.detach().requires_grad_()
     (gradients,) = torch.autograd.grad(F.cross_entropy(logits(x), y, reduction="sum"), x)
@@ -39,19 +39,19 @@ def dual_norm(v: Tensor, ball: str) -> Tensor:
     return torch.linalg.vector_norm(v.flatten(1), ord={"l2": 2, "linf": 1}[ball], dim=1)
 
 
-def penalty_irm(logits: Logits, x: Tensor, y: Tensor) -> Tensor:
+def penalty_irm(logits: LogitsFunction, x: Tensor, y: Tensor) -> Tensor:
     return scale_derivative(logits(x)[None], y[None]).mean().square()
 
 
-def penalty_at(logits: Logits, x: Tensor, y: Tensor, ball: str = "l2") -> Tensor:
+def penalty_at(logits: LogitsFunction, x: Tensor, y: Tensor, ball: str = "l2") -> Tensor:
     return dual_norm(input_gradients(logits, x, y), ball).mean()
 
 
-def penalty_dat(logits: Logits, x: Tensor, y: Tensor, ball: str = "l2") -> Tensor:
+def penalty_dat(logits: LogitsFunction, x: Tensor, y: Tensor, ball: str = "l2") -> Tensor:
     return dual_norm(input_gradients(logits, x, y).mean(0, keepdim=True), ball)[0]
 
 
-def penalty_ldat(logits: Logits, x: Tensor, y: Tensor) -> Tensor:
+def penalty_ldat(logits: LogitsFunction, x: Tensor, y: Tensor) -> Tensor:
     return (input_gradients(logits, x, y) * x).flatten(1).sum(1).mean()
 
 
@@ -65,7 +65,7 @@ class Penalties:
     ldat: float
 
 
-def penalties(logits: Logits, x: Tensor, y: Tensor, chunk: int = 128) -> Penalties:
+def penalties(logits: LogitsFunction, x: Tensor, y: Tensor, chunk: int = 128) -> Penalties:
     """The four penalties in the l2 geometry, in chunks, so that any number of samples fits."""
     slope, length, product = (x.new_zeros((), dtype=torch.float64) for _ in range(3))
     gradient = torch.zeros_like(x[0])

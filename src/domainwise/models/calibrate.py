@@ -19,7 +19,7 @@ from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.restore import finished, restore
 from domainwise.models.model import Model
 from domainwise.models.new_samples import labels_of, new_samples
-from domainwise.protocol.calibration import Logits, Source, calibrate_logits
+from domainwise.protocol.calibration import CalibratedOn, Logits, calibrate_logits
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 
@@ -61,7 +61,7 @@ def calibrate(
     return calibrated(model, *_labelled_logits(model, environments))
 
 
-def calibrated(model: Model, logits: Logits, source: Source) -> Model:
+def calibrated(model: Model, logits: Logits, source: CalibratedOn) -> Model:
     """A copy with the temperature that these logits give."""
     calibration, outcomes = calibrate_logits(logits, source)
     weights = {name: tensor.cpu() for name, tensor in model.algorithm.state_dict().items()}
@@ -77,7 +77,7 @@ def unseen_logits(
     environments: Environments | None = None,
 ) -> Logits:
     """Of every run, on all samples of the domain it left out."""
-    found = {}
+    logits = {}
     for folder in runs:
         trained = restore(folder.path, data_root=data_root, environments=environments, device=device, save=save)
         environments, algorithm = trained.environments, trained.algorithm
@@ -88,8 +88,8 @@ def unseen_logits(
                 (algorithm.predict(environments.normalise(images)).float().cpu(), labels.cpu())
                 for images, labels in chunks(environments, environments.rows(domain).to(environments.device), size)
             ]
-        found[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
-    return found  # type: ignore[return-value]
+        logits[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
+    return logits  # type: ignore[return-value]
 
 
 def _save(model: Model) -> str:
@@ -110,26 +110,26 @@ def matching_runs(model: Model, folder: Path) -> list[RunFolder]:
     if not files:
         raise UserError(f"{folder}: no runs there: give the folder of a sweep", argument="sweep")
     runs = sorted((Run.read(file) for file in files), key=lambda run: (run.trial, run.draw, run.id))
-    found: dict[str, RunFolder] = {}
+    folders: dict[str, RunFolder] = {}
     for run in runs:
         if run.combination or not run.test_domains or _settings(run) != settings:
             continue
         domain = run.test_domains[-1]
-        if domain in model.domains and domain not in found and set(run.train_domains) <= set(model.domains):
-            found[domain] = finished(folder / run.id)
-    if missing := [domain for domain in model.domains if domain not in found]:
+        if domain in model.domains and domain not in folders and set(run.train_domains) <= set(model.domains):
+            folders[domain] = finished(folder / run.id)
+    if missing := [domain for domain in model.domains if domain not in folders]:
         raise UserError(
             f"{folder}: no run with the model's settings left {missing[0]} out and trained on its other domains alone",
             argument="sweep",
         )
-    return [found[domain] for domain in model.domains]
+    return [folders[domain] for domain in model.domains]
 
 
 def _settings(run: Run) -> dict[str, object]:
     return {name: value for name, value in run.describe().items() if name not in DIFFER}
 
 
-def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Source]:
+def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, CalibratedOn]:
     if model.batch_dependent:
         raise UserError(f"predictions of {model.card.algorithm} depend on their batch: calibrate it by a sweep")
     unseen: dict[str, Any] = {}

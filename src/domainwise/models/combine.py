@@ -29,7 +29,7 @@ from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.models.averages import WeightSum, load_average
-from domainwise.models.candidates import Candidates, RunsWanted, chosen_runs, runs_of_sweep
+from domainwise.models.combinable import CombinableRuns, RunsWanted, chosen_runs, runs_of_sweep
 from domainwise.models.combination import Combined, Member
 from domainwise.models.model import Model
 from domainwise.protocol.runs import Combination, Run
@@ -116,7 +116,7 @@ def combine(
 
     With `single`, runs that make several are a UserError. What would stop any of them is an error before the first.
     """
-    groups = find_candidates(paths, combination, wanted)
+    groups = find_combinable(paths, combination, wanted)
     if single and len(groups) > 1:
         raise _several(paths[0], groups)
     loaded: dict[tuple[str, int], Environments] = {}
@@ -127,7 +127,7 @@ def combine(
         yield _combine(group, combination, device, loaded[key])
 
 
-def find_candidates(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[Candidates]:
+def find_combinable(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[CombinableRuns]:
     """The groups of runs to combine. Of a sweep, those that share no start are left out of soups, if others do."""
     if not paths:
         raise UserError("no runs to combine: give the folder of a sweep, or the folders of runs")
@@ -144,12 +144,12 @@ def find_candidates(paths: Sequence[Path], combination: Combination, wanted: Run
     chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
     for method in dict.fromkeys(str(Method.of(group.run)) for group in groups if group not in chosen):
         log.warning("%s is left out: its runs do not share their start", method)
-    if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
-        raise UserError(f"{lacking[0].name}: no samples were held out to select runs: make a uniform soup")
+    if combination == "greedy soup" and (unvalidated := [group for group in chosen if not group.run.held_out]):
+        raise UserError(f"{unvalidated[0].name}: no samples were held out to select runs: make a uniform soup")
     return chosen
 
 
-def _several(folder: Path, groups: Sequence[Candidates]) -> UserError:
+def _several(folder: Path, groups: Sequence[CombinableRuns]) -> UserError:
     """Says which option narrows the runs down to those of one model."""
     facts: tuple[tuple[str, str, Callable[[Run], object]], ...] = (
         ("algorithm", "algorithms", lambda run: Method.of(run)),
@@ -162,7 +162,7 @@ def _several(folder: Path, groups: Sequence[Candidates]) -> UserError:
     return UserError(f"{folder} has runs of several experiments: give the folders of the runs")
 
 
-def _combine(group: Candidates, combination: Combination, device: str, data: Environments) -> Combined:
+def _combine(group: CombinableRuns, combination: Combination, device: str, data: Environments) -> Combined:
     changes: dict[str, Any] = {"combination": combination, "members": group.offered, "draw": 0, "track": ()}
     run = replace(group.run, **changes)
     members = [Member.of(folder, curve) for folder, curve in zip(group.folders, group.curves, strict=True)]
@@ -181,7 +181,7 @@ def _combine(group: Candidates, combination: Combination, device: str, data: Env
     return Combined(run, tuple(members), algorithm, trained.environments, scores, seconds)
 
 
-def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, greedy: bool) -> list[Member]:
+def _average(trained: TrainedRun, group: CombinableRuns, members: list[Member], *, greedy: bool) -> list[Member]:
     """Gives the algorithm the mean weights of all runs, or of those that a greedy choice keeps; who is used."""
     order = (
         sorted(range(len(members)), key=lambda i: -(members[i].validation or 0.0)) if greedy else range(len(members))
@@ -206,10 +206,10 @@ def _average(trained: TrainedRun, group: Candidates, members: list[Member], *, g
 def _check_shapes(first: Run, algorithm: Algorithm, run: Run, tensors: Mapping[str, Tensor]) -> None:
     """Raises UserError if hyper-parameters give the weights of two runs other shapes."""
     expected = {name: list(value.shape) for name, value in algorithm.state_dict().items()}
-    found = {name: list(value.shape) for name, value in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            shapes = f"{expected.get(name, 'none')} and {found.get(name, 'none')}"
+    actual = {name: list(value.shape) for name, value in tensors.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            shapes = f"{expected.get(name, 'none')} and {actual.get(name, 'none')}"
             raise UserError(f"runs {first.id} and {run.id} cannot be averaged: {name} has other shapes ({shapes})")
 
 

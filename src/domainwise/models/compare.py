@@ -1,4 +1,4 @@
-"""compare: which method to ship, by accuracy on domains left out, and which are clearly ahead of the baseline.
+"""compare: which method to choose, by accuracy on domains left out, and which are clearly ahead of the baseline.
 
 Every method is trained with each domain left out in turn. Candidate and step are selected by training-domain
 validation, which does not look at the domain left out, so the accuracies there are honest estimates. Gaps are taken
@@ -37,7 +37,7 @@ AVERAGE = "sma"
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """Which method to ship: accuracies on domains left out, and which differences to the baseline are clear."""
+    """Which method to choose: accuracies on domains left out, and which differences to the baseline are clear."""
 
     table: AccuracyTable
     tuning: Tuning
@@ -133,7 +133,7 @@ def compare(
     metric: str = "accuracy",
     **options: Unpack[TrainingKeywords],
 ) -> Comparison:
-    """Trains every method with each domain left out in turn, and says which one to ship.
+    """Trains every method with each domain left out in turn, and says which one to choose.
 
     The search is that of `tune`, whose arguments these are, with 3 candidates and 3 trials unless others are given.
     `out` is the folder of the runs; the same call continues. Every training also averages its weights (`average`, by

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.core.seeds import generator
+from domainwise.core.table import Table, Tabular
 from domainwise.models.mmd import PERMUTATIONS, TwoSamples, compare, distance, median_distance
 from domainwise.models.model import Model
 
@@ -29,8 +31,8 @@ FEW = 20
 TOGETHER = "all together"
 
 
-@dataclass(frozen=True)
-class Drift:
+@dataclass(frozen=True, repr=False)
+class Drift(Tabular):
     """The distance of new samples to each training domain, and between the training domains."""
 
     samples: int
@@ -42,13 +44,49 @@ class Drift:
     score_between: float | None  # the largest score of a training domain against another; None for a single one
 
     @property
+    def tests(self) -> dict[str, TwoSamples]:
+        """Of each training domain that can be compared, and of all together."""
+        return {**self.domains, TOGETHER: self.together}
+
+    def as_table(self) -> Table:
+        rows = [
+            (
+                row["domain"],
+                str(row["held_out"]),
+                "" if row["p"] is None else f"{row['mmd2']:.4f}",
+                "" if row["p"] is None else f"{row['p']:.3f}",
+            )
+            for row in self.to_records()
+        ]
+        caption = f"{counted(self.samples, 'sample')} against held-out samples of each domain"
+        if self.between is not None:
+            distance = f"up to {self.between:.4f} from" if self.between > 0 else "not distinguishable from"
+            caption += f"; the training domains are {distance} one another"
+        return Table(
+            ("training domain", "held out", "MMD²", "p"),
+            rows,
+            title="Distance to the training domains",
+            caption=caption,
+            notes=(self.sentence, self.score_sentence),
+        )
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One row per training domain and one for all together; MMD^2 and p are None where one sample is too few."""
+        together = sum(self.references[domain] for domain in self.domains)
+        none = {"mmd2": None, "p": None}
+        return [
+            {"domain": domain, "held_out": held_out, **(asdict(self.tests[domain]) if domain in self.tests else none)}
+            for domain, held_out in {**self.references, TOGETHER: together}.items()
+        ]
+
+    @property
     def nearest(self) -> str:
         return min(self.domains, key=lambda domain: self.domains[domain].mmd2)
 
     @property
     def drifted(self) -> bool:
         """Whether the samples differ from every training domain, and from their mixture."""
-        return max(test.p for test in (*self.domains.values(), self.together)) <= LEVEL
+        return max(test.p for test in self.tests.values()) <= LEVEL
 
     @property
     def caveat(self) -> str:
@@ -67,10 +105,9 @@ class Drift:
         """The result in words."""
         caveat = self.caveat
         if not self.drifted:
-            tests = {**self.domains, TOGETHER: self.together}
-            alike = max(tests, key=lambda name: tests[name].p)
+            alike, test = max(self.tests.items(), key=lambda item: item[1].p)
             like = "the training domains together" if alike == TOGETHER else alike
-            return f"No drift: these samples cannot be distinguished from {like} (p = {tests[alike].p:.2g}).{caveat}"
+            return f"No drift: these samples cannot be distinguished from {like} (p = {test.p:.2g}).{caveat}"
         near = self.domains[self.nearest]
         size = ""
         if self.between is not None and self.between > 0:

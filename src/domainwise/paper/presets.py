@@ -10,7 +10,7 @@ from domainwise.core.errors import unknown
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.find import find_dataset
 from domainwise.nets import pretrained_weights
-from domainwise.paper.tables import OVER_DATASETS, PaperSearch, PaperTable, find_table
+from domainwise.paper.tables import OVER_DATASETS, VARIANTS, PaperSearch, PaperTable, find_table
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan, plan_sweep
@@ -65,8 +65,7 @@ def plan(table: PaperTable, cell: PaperSearch, options: TrainingOptions = DEFAUL
         fixed["loss_cap"] = LOSS_CAPS[cell.dataset]
     ranges: dict[str, tuple[float, float]] = {}
     if cell.variant:
-        norm, ranges = parse_variant(cell.variant)
-        fixed["norm"] = norm
+        fixed["norm"], ranges = VARIANTS[cell.variant]
     data = find_dataset(cell.dataset)
     chosen = options.network or network(table, cell)
     return plan_sweep(
@@ -85,17 +84,6 @@ def plan(table: PaperTable, cell: PaperSearch, options: TrainingOptions = DEFAUL
         image_size=options.image_size if data.resizable else None,
         hparams=fixed,
     )
-
-
-def parse_variant(variant: str) -> tuple[str, dict[str, tuple[float, float]]]:
-    """ "l2, eps 1e-2..1e-1, alpha 1e-4..1e-3" -> ("l2", {"eps": (-2, -1), "alpha": (-4, -3)}): exponents of ten."""
-    norm, *parts = variant.split(", ")
-    ranges = {}
-    for part in parts:
-        name, _, span = part.partition(" ")
-        low, high = span.split("..")
-        ranges[name] = (float(low.removeprefix("1e")), float(high.removeprefix("1e")))
-    return norm, ranges
 
 
 def reproduction(

@@ -21,6 +21,13 @@ SELECTION = {
 """The paper's rule of model selection per dataset (appendix A.2), where a table does not say otherwise."""
 
 
+class AscentSearch(NamedTuple):
+    """Where radius and step size of the ascent were searched: {name: (low, high)}, exponents of ten."""
+
+    norm: str
+    ranges: dict[str, tuple[float, float]]
+
+
 class PaperSearch(NamedTuple):
     """The search behind a row of a table."""
 
@@ -116,8 +123,17 @@ def _columns(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
+def _ascent(variant: str) -> AscentSearch:
+    """ "l2, eps 1e-2..1e-1, alpha 1e-4..1e-3" -> ("l2", {"eps": (-2, -1), "alpha": (-4, -3)})."""
+    spans = re.findall(r"(\w+) 1e(-?\d+)\.\.1e(-?\d+)", variant)
+    return AscentSearch(variant.partition(",")[0], {name: (float(low), float(high)) for name, low, high in spans})
+
+
 TABLES: tuple[PaperTable, ...] = (*_tables(MAIN_PAPER), *_tables(APPENDIX))
 """Every table with accuracies, in the paper's order; the eight sub-tables of Table 15 each on its own."""
+
+VARIANTS = {cell.variant: _ascent(cell.variant) for table in TABLES for cell in table.published if cell.variant}
+"""The searches that a table compares, by name."""
 
 _PARTS = [table for table in TABLES if table.number == "15"]
 

@@ -25,8 +25,8 @@ from domainwise.core.errors import UserError
 from domainwise.core.parsing import Positive
 
 Floats = npt.NDArray[np.float64]
-Source = Literal["unseen", "held-out"]
-SOURCES: dict[Source, str] = {
+CalibratedOn = Literal["unseen", "held-out"]
+SOURCES: dict[CalibratedOn, str] = {
     "unseen": "on domains that the predicting model had not seen",
     "held-out": "on held-out images of the training domains: too confident on new domains",
 }
@@ -44,7 +44,7 @@ class Calibration:
     """The temperature of a model, and on what it was fitted."""
 
     temperature: float
-    source: Source
+    source: CalibratedOn
     domains: Mapping[str, Positive]  # samples
     nll: tuple[float, float]  # before and after, mean over domains
     ece: tuple[float, float]
@@ -92,16 +92,16 @@ def fit_temperature(logits: Logits) -> float:
     """The minimum between LOWEST and HIGHEST; the loss is convex in 1 / T, so it is the only one."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         lambda inverse: negative_log_likelihood(logits, 1 / inverse),
         bounds=(1 / HIGHEST, 1 / LOWEST),
         method="bounded",
         options={"xatol": 1e-7},
     )
-    return float(1 / found.x)
+    return float(1 / minimum.x)
 
 
-def calibrate_logits(logits: Logits, source: Source) -> tuple[Calibration, dict[str, Outcomes]]:
+def calibrate_logits(logits: Logits, source: CalibratedOn) -> tuple[Calibration, dict[str, Outcomes]]:
     """The temperature for these logits, and the calibrated predictions of every domain."""
     temperature = fit_temperature(logits)
     before = {domain: Outcomes.of(*both) for domain, both in logits.items()}

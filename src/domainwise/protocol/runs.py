@@ -26,6 +26,12 @@ TRACKABLE = ("penalties",)
 
 Combination = Literal["", "uniform soup", "greedy soup", "ensemble"]
 """How finished runs become one model: by averaging weights, of all or of chosen ones, or probabilities."""
+COMBINATIONS: dict[Combination, tuple[str, str]] = {
+    "uniform soup": ("soup", "uniform of"),
+    "greedy soup": ("soup", "greedy of"),
+    "ensemble": ("ensemble", "of"),
+}
+"""{combination: (what it is called, how it is made of its members)}."""
 
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 """The one way to write a description that is hashed."""
@@ -183,9 +189,9 @@ class Run:
         """
         if not self.combination:
             return ""
-        rule, _, kind = self.combination.rpartition(" ")
+        kind, rule = COMBINATIONS[self.combination]
         average = f"+ {self.average.upper()} " if self.average else ""
-        return f"{average}{kind} ({f'{rule} of' if rule else 'of'} {len(self.members)})"
+        return f"{average}{kind} ({rule} {len(self.members)})"
 
     def held_out_of(self, domain: str) -> float:
         """The fraction of a domain that is its `out` split; a validation domain is evaluated as a whole."""

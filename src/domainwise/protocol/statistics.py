@@ -119,14 +119,17 @@ class Difference:
     @property
     def measured(self) -> str:
         """The numbers behind the verdict."""
-        p = f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001"
-        unit = " points" if self.metric.percent else ""
-        return f"{self}{unit} over {counted(self.n, 'pair')} ({p})"
+        return self._measured()
 
     @property
     def judged(self) -> str:
         """The same, and in brackets whether it is clear."""
-        return f"{self.measured.removesuffix(')')}, {'clear' if self.clear else 'not clear'})"
+        return self._measured(", clear" if self.clear else ", not clear")
+
+    def _measured(self, verdict: str = "") -> str:
+        p = f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001"
+        unit = " points" if self.metric.percent else ""
+        return f"{self}{unit} over {counted(self.n, 'pair')} ({p}{verdict})"
 
     def sentence(self, a: object, b: object) -> str:
         return f"{a} is {self.verdict} {b}: {self.measured}"

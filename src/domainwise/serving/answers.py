@@ -29,7 +29,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ImageScores:
     """The probabilities of one image, and its heatmap if asked for."""
 
     probabilities: tuple[float, ...]
@@ -68,19 +68,19 @@ class Answers:
         except UserError as error:
             raise Refused(400, "bad_option", str(error)) from None
 
-    def scores(self, images: Tensor, domain: str = "") -> list[Scores]:
+    def scores(self, images: Tensor, domain: str = "") -> list[ImageScores]:
         """For images [N, C, H, W] of a domain; one that was not trained on is unseen."""
         known = domain if domain in self.model.domains else None
-        return [Scores(tuple(row)) for row in self.model.probabilities(images, known).tolist()]
+        return [ImageScores(tuple(row)) for row in self.model.probabilities(images, known).tolist()]
 
-    def explained(self, images: Tensor, domain: str = "") -> list[Scores]:
+    def explained(self, images: Tensor, domain: str = "") -> list[ImageScores]:
         """The same, with Grad-CAM of the predicted classes."""
         scores = self.scores(images, domain)
         try:
             heat = algorithm_attention(self.model.algorithm, self._normalised(images), self._number(domain))[1].heat
         except UserError as error:  # a network without maps
-            return [Scores(one.probabilities, None, str(error)) for one in scores]
-        return [Scores(one.probabilities, *_picture(part)) for one, part in zip(scores, heat, strict=True)]
+            return [ImageScores(one.probabilities, None, str(error)) for one in scores]
+        return [ImageScores(one.probabilities, *_picture(part)) for one, part in zip(scores, heat, strict=True)]
 
     def _number(self, domain: str) -> int | None:
         return self.model.domains.index(domain) if domain in self.model.domains else None
@@ -88,7 +88,7 @@ class Answers:
     def _normalised(self, images: Tensor) -> Tensor:
         return self.model.preprocessing.normalise(images.to(self.model.device))
 
-    def words(self, scores: Scores, decision: Decision) -> dict[str, Any]:
+    def words(self, scores: ImageScores, decision: Decision) -> dict[str, Any]:
         """As JSON values; the class is null where the model does not answer."""
         p = scores.probabilities
         confidence = max(p)

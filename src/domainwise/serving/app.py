@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -19,10 +18,11 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.threads import cores
 from domainwise.models.folder import load_model
 from domainwise.models.model import Model
 from domainwise.serving import images
-from domainwise.serving.answers import Answers, Scores
+from domainwise.serving.answers import Answers, ImageScores
 from domainwise.serving.bodies import Bodies, File
 from domainwise.serving.domains import DomainWatch
 from domainwise.serving.limits import Limits, Refused
@@ -57,7 +57,7 @@ SCHEMA = {
     }
 }
 """What OpenAPI says of the bodies, which are read by hand: within limits."""
-CORES = os.cpu_count() or 1
+CORES = cores()
 MISSING = "serving needs {}: pip install 'domainwise[serve]'"
 
 
@@ -128,7 +128,7 @@ class Service:
         *,
         alone: bool = False,
         watched: bool = False,
-    ) -> list[tuple[str | None, Scores]]:
+    ) -> list[tuple[str | None, ImageScores]]:
         """The name and the scores of every image of a request."""
         body = bytearray()
         with self.bodies.held(body):
@@ -149,11 +149,11 @@ class Service:
         loop = asyncio.get_running_loop()
         read = partial(images.read, expected=self.model.preprocessing, limits=self.limits)
         waiting = [loop.run_in_executor(self.decoders, partial(read, file.data, name=file.name)) for file in files]
-        found = await asyncio.gather(*waiting, return_exceptions=True)
-        for one in found:
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        for one in results:
             if isinstance(one, BaseException):
                 raise one
-        return torch.stack([one for one in found if isinstance(one, Tensor)])
+        return torch.stack([one for one in results if isinstance(one, Tensor)])
 
     def count(self, answer: dict[str, Any]) -> None:
         if answer["class"] is None:
@@ -268,9 +268,9 @@ def content_policy(page: str) -> str:
     """Allows the page its own script and style, by their digests, requests to this server, and nothing else."""
 
     def digests(tag: str) -> str:
-        found = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        blocks = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
         return " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in found
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in blocks
         )
 
     return (

@@ -20,6 +20,7 @@ import torch
 
 from domainwise.core import logs, plugins
 from domainwise.core.errors import StorageError
+from domainwise.core.threads import cores
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
 from domainwise.protocol.records import Status
@@ -64,7 +65,7 @@ def default_workers(device: str, runs: Collection[Run] = ()) -> int:
     """One per GPU, or as many as the cores can give the threads of a run."""
     if pick_device(device).type == "cuda":
         return torch.cuda.device_count()
-    return max(1, (os.cpu_count() or 1) // max((run.threads for run in runs), default=1))
+    return max(1, cores() // max((run.threads for run in runs), default=1))
 
 
 def _runs_per_worker(runs: Collection[Run], settings: Settings) -> int:

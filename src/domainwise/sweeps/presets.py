@@ -77,12 +77,12 @@ def _plan(
     if missing := data.missing(root):
         raise _NotHere(missing)
     pretrained = pretrained_weights(options.network or data.network)
-    suited = replace(
+    suitable = replace(
         options,
         image_size=options.image_size if data.resizable else None,
         weights=options.weights if pretrained else "",
     )
-    plan = plan_sweep(dataset, algorithms, suited, **search)
+    plan = plan_sweep(dataset, algorithms, suitable, **search)
     if plan.options.weights:
         try:
             locate(plan.options.weights, root)

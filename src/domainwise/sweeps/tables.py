@@ -153,11 +153,11 @@ def groups(collection: Collection) -> list[Group]:
 
 def _without(group: Group, metric: Metric) -> list[str]:
     """Names the runs that have not recorded a metric, if any."""
-    lacking = [curve for curve in group.curves if not curve.values(metric)]
-    if not lacking:
+    unmeasured = [curve for curve in group.curves if not curve.values(metric)]
+    if not unmeasured:
         return []
-    methods = ", ".join(dict.fromkeys(str(curve.method) for curve in lacking))
-    runs = counted(len({curve.run.id for curve in lacking}), "run")
+    methods = ", ".join(dict.fromkeys(str(curve.method) for curve in unmeasured))
+    runs = counted(len({curve.run.id for curve in unmeasured}), "run")
     return [f"left out, recorded without {metric.name}: {runs} of {methods}"]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,19 @@ from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 
 log = logging.getLogger(__name__)
+
+
+class Form(NamedTuple):
+    """How steps are run, and of how many runs in turns."""
+
+    mode: Mode
+    runs: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.runs} in turns" if self.runs > 1 else self.mode
+
+
+EAGER = Form("eager")
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Bench:
         plain = self.run("ERM", "fp32")
         loop = PlainLoop(environments, plain.train_domains, self.network, self.batch_size, self.device)
         images = self.batch_size * len(plain.train_domains)
-        yield (first := self._row("plain loop", "default", "eager", loop.step, images, None, None))
+        yield (first := self._row("plain loop", "default", EAGER, loop.step, images, None, None))
         rates = {}
         for precision in precisions:
             try:
@@ -84,10 +98,10 @@ class Bench:
         rows = list(self._splits(plain, environments).values())
         evaluated = sum(map(len, rows))
         evaluate = partial(loop.evaluate, rows)
-        yield (first := self._row("plain evaluation", "default", "eager", evaluate, evaluated, None, None))
+        yield (first := self._row("plain evaluation", "default", EAGER, evaluate, evaluated, None, None))
         for precision in rates:
             session, context = self._session(self.run("ERM", precision))
-            form = "captured" if self.device.type == "cuda" else "eager"
+            form = Form("captured") if self.device.type == "cuda" else EAGER
             for what, run in {"evaluation": session.run, "all splits": replace(session.run, full_curves=True)}.items():
                 with context:
                     splits = self._splits(run, session.environments)
@@ -104,12 +118,12 @@ class Bench:
         splits = splits_to_evaluate(run, environments)
         return {split: rows[: -(-len(rows) // share)] for split, rows in splits.items()}
 
-    def _forms(self, algorithm: str, at_once: int) -> tuple[str, ...]:
+    def _forms(self, algorithm: str, at_once: int) -> list[Form]:
         if self.device.type != "cuda":
-            return ("eager",)
-        compiled = ("compiled",) if getattr(NETWORKS[self.network], "compiles", True) else ()
-        alone = ("eager", "captured", *compiled) if algorithm == "ERM" else (compiled or ("captured",))
-        return *alone, *((f"{at_once} in turns",) if at_once > 1 else ())
+            return [EAGER]
+        compiled: list[Mode] = ["compiled"] if getattr(NETWORKS[self.network], "compiles", True) else []
+        alone: list[Mode] = ["eager", "captured", *compiled] if algorithm == "ERM" else (compiled or ["captured"])
+        return [*map(Form, alone), *([Form("compiled", at_once)] if at_once > 1 else [])]
 
     def _session(self, run: Run, mode: Mode | None = None) -> tuple[Session, RunContext]:
         context = RunContext(self.device, run.precision, torch.get_num_threads())
@@ -121,11 +135,11 @@ class Bench:
         """The data on the device, once for all sessions."""
         return self.dataset.load(self.data_root).to(self.device)
 
-    def _engine(self, algorithm: str, precision: str, form: str, images: int, plain: float, rate: float) -> Measurement:
+    def _engine(
+        self, algorithm: str, precision: str, form: Form, images: int, plain: float, rate: float
+    ) -> Measurement:
         run = self.run(algorithm, precision)
-        count = int(form.split()[0]) if form.endswith("in turns") else 1
-        mode: Mode = "eager" if form == "eager" else "captured" if form == "captured" else "compiled"
-        sessions = [self._session(replace(run, trial=trial), mode) for trial in range(count)]
+        sessions = [self._session(replace(run, trial=trial), form.mode) for trial in range(form.runs)]
 
         def round_of_steps() -> None:
             for session, context in sessions:
@@ -135,7 +149,7 @@ class Bench:
         with sessions[0][1], FlopCounterMode(display=False) as counter:
             sessions[0][0].update()
         ideal = counter.get_total_flops() / rate
-        row = self._row(algorithm, precision, form, round_of_steps, images, plain, ideal, count)
+        row = self._row(algorithm, precision, form, round_of_steps, images, plain, ideal)
         sessions.clear()
         gc.collect()
         return row
@@ -144,24 +158,23 @@ class Bench:
         self,
         what: str,
         precision: str,
-        form: str,
+        form: Form,
         work: Callable[[], object],
         images: int,
         plain: float | None,
         ideal: float | None,
-        count: int = 1,
     ) -> Measurement:
-        """Times work on `images` images of each of `count` runs; `ideal` is the time of its matrix products."""
+        """Times work on `images` images of each of the runs; `ideal` is the time of its matrix products."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         began = now(self.device)
         work()
         start = now(self.device) - began
-        each = seconds_each(work, self.device, self.budget) / count
+        each = seconds_each(work, self.device, self.budget) / form.runs
         return Measurement(
             what,
             precision,
-            form,
+            str(form),
             round(start, 3),
             round(1000 * each, 4),
             round(images / each, 1),

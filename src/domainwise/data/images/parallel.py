@@ -6,7 +6,6 @@ only the helper.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from domainwise.core.threads import cores
 from domainwise.data.images import decode, progress
 from domainwise.data.images.remote import Location
 
@@ -35,11 +35,6 @@ def decode_all(files: Sequence[Location], description: str, **job: Any) -> Itera
         for chunk, answers in zip(chunks, results, strict=True):
             yield from zip(chunk, answers, strict=True)
             advance(len(chunk))
-
-
-def cores() -> int:
-    """The number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _by_helpers(jobs: Sequence[Answer]) -> Iterator[list[Answer]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core.errors import UserError
-from domainwise.data.images.decode import PACKED
+from domainwise.data.images.decode import Packed
 
 Location = Path | str
 """A file on this machine, the URL of one elsewhere, or the address of an image inside a file."""
@@ -46,33 +46,27 @@ def states(urls: Sequence[str]) -> dict[str, str]:
     return result
 
 
-def packed(file: Path, group: int, row: int, column: str) -> str:
-    """The address of an image inside a Parquet or Arrow file."""
-    return f"{PACKED}{file}#{group}/{row}/{column}"
-
-
 def container(location: Location) -> Path | None:
     """The file that an image is inside of; None where it is a file of its own."""
-    text = str(location)
-    return Path(text.removeprefix(PACKED).rpartition("#")[0]) if text.startswith(PACKED) else None
+    inside = Packed.parse(str(location))
+    return None if inside is None else Path(inside.file)
 
 
 def shown(location: Location) -> str:
     """For a person to read."""
-    if (inside := container(location)) is None:
+    if (inside := Packed.parse(str(location))) is None:
         return str(location)
-    group, row, column = str(location).rpartition("#")[2].split("/", 2)
-    where = f"row {int(row) + 1}" + (f" of row group {int(group) + 1}" if group != "0" else "")
-    return f"{column} in {where} of {inside}"
+    where = f"row {inside.row + 1}" + (f" of row group {inside.group + 1}" if inside.group else "")
+    return f"{inside.column} in {where} of {inside.file}"
 
 
 def _state(file: Path) -> str:
     """Size and time; empty for a file that is not there."""
     try:
-        found = file.stat()
+        state = file.stat()
     except OSError:
         return ""
-    return f"{found.st_size}\0{found.st_mtime_ns}"
+    return f"{state.st_size}\0{state.st_mtime_ns}"
 
 
 def _listing(system: Any, folder: str) -> dict[str, dict[str, Any]]:

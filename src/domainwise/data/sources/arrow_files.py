@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core.errors import UserError
-from domainwise.data.images.remote import packed
+from domainwise.data.images.decode import Packed
 from domainwise.data.sources.table_columns import LARGEST_TABLE, TableColumns, check_names
 
 MOST_ROWS = 20_000_000
@@ -28,7 +28,7 @@ def arrow_table(path: Path, wanted: Collection[str]) -> TableColumns:
             schema, groups, columns = _parquet(path, wanted)
     images = _image_columns(schema)
     rows = [(group, row) for group, count in enumerate(groups) for row in range(count)]
-    addresses = {name: [packed(path, group, row, name) for group, row in rows] for name in images}
+    addresses = {name: [str(Packed(str(path), group, row, name)) for group, row in rows] for name in images}
     return TableColumns(tuple(schema.names), columns | addresses, range(1, len(rows) + 1), "row", images)
 
 

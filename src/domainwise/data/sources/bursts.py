@@ -24,7 +24,7 @@ EXIF, ORIGINAL, CHANGED = 0x8769, 0x9003, 0x0132
 EXIF_TIME = "%Y:%m:%d %H:%M:%S"
 
 
-def seconds_of(text: str, where: str) -> float:
+def timestamp(text: str, where: str) -> float:
     """A time stamp in seconds: ISO 8601, EXIF's 2026:05:01 12:30:00, or a number of seconds."""
     try:
         number = float(text)
@@ -89,6 +89,6 @@ def _taken(file: Path | str) -> float | None:
         with header(file) as image:
             exif = image.getexif()
             stamp = exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED)
-        return None if stamp is None else seconds_of(str(stamp).strip("\0 "), str(file))
+        return None if stamp is None else timestamp(str(stamp).strip("\0 "), str(file))
     except Exception:  # a damaged file is reported where it is decoded
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from domainwise.core.errors import UserError
 
-Progress = Callable[[int, int | None], None]
+DownloadProgress = Callable[[int, int | None], None]
 """Callback(bytes downloaded, size of the file or None while unknown)."""
 
 CHUNK = 1 << 18
@@ -33,7 +33,7 @@ class Download:
     """The folder below the data root to unpack it to, if it is an archive."""
 
 
-def fetch(download: Download, root: Path, progress: Progress = lambda _done, _total: None) -> Path:
+def fetch(download: Download, root: Path, progress: DownloadProgress = lambda _done, _total: None) -> Path:
     """The file below `root`, downloaded unless it exists with the right checksum. Partial downloads are resumed."""
     import pooch
 
@@ -55,7 +55,7 @@ def fetch(download: Download, root: Path, progress: Progress = lambda _done, _to
     return target
 
 
-def _complete(url: str, partial: Path, progress: Progress) -> None:
+def _complete(url: str, partial: Path, progress: DownloadProgress) -> None:
     """Requests the missing bytes until the file is complete; gives up after ATTEMPTS without progress."""
     fruitless = 0
     while True:
@@ -78,7 +78,7 @@ def _complete(url: str, partial: Path, progress: Progress) -> None:
         time.sleep(PAUSE_SECONDS if fruitless else 0)
 
 
-def _request(url: str, partial: Path, start: int, progress: Progress) -> bool:
+def _request(url: str, partial: Path, start: int, progress: DownloadProgress) -> bool:
     """One request, from byte `start` on; returns whether the file now has the length that the server gives."""
     headers = {"User-Agent": "domainwise", "Accept-Encoding": "identity"}
     if start:

@@ -37,7 +37,7 @@ SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?")
 SPLIT = "split"
 ADVICE = "save the dataset again"
 
-Part = tuple[Path, str]
+SplitFile = tuple[Path, str]
 """A file and its split."""
 
 
@@ -55,8 +55,8 @@ def hub_table(folder: Path, reading: Reading) -> tuple[Path, TableColumns] | Non
 
 def packed_table(folder: Path, reading: Reading) -> tuple[Path, TableColumns] | None:
     """The same for a folder of Parquet files with images inside; None if there are none."""
-    found = next((files for where in ("data/*", "*", "*/*") if (files := sorted(folder.glob(f"{where}.parquet")))), [])
-    parts = [(file, _split_of(file, folder)) for file in found if has_images(file)]
+    shards = next((files for where in ("data/*", "*", "*/*") if (files := sorted(folder.glob(f"{where}.parquet")))), [])
+    parts = [(file, _split_of(file, folder)) for file in shards if has_images(file)]
     return (folder, _joined(parts, wanted(reading), relative=False)) if parts else None
 
 
@@ -73,7 +73,7 @@ def wanted(reading: Reading) -> tuple[str, ...]:
     return (*map(reading.column, ROLES), FILE_NAME)
 
 
-def _saved_files(folder: Path) -> list[Part]:
+def _saved_files(folder: Path) -> list[SplitFile]:
     """Those that `save_to_disk` has written."""
     if (folder / DICT).is_file():
         described = parse_any(read_file(folder / DICT, ADVICE), folder / DICT, ADVICE)
@@ -103,11 +103,11 @@ def _split_of(file: Path, folder: Path) -> str:
     return "" if file.parent in (folder, folder / "data") else file.parent.name
 
 
-def _metadata_files(folder: Path, reading: Reading) -> list[Part]:
+def _metadata_files(folder: Path, reading: Reading) -> list[SplitFile]:
     """Those that have the columns that are needed."""
     places = [(folder, ""), *((folder / name, name) for name in SPLITS)]
-    found = [(place / name, split) for place, split in places for name in METADATA if (place / name).is_file()]
-    return [(file, split) for file, split in found if _is_metadata(file, reading)]
+    metadata = [(place / name, split) for place, split in places for name in METADATA if (place / name).is_file()]
+    return [(file, split) for file, split in metadata if _is_metadata(file, reading)]
 
 
 def _is_metadata(file: Path, reading: Reading) -> bool:
@@ -116,7 +116,7 @@ def _is_metadata(file: Path, reading: Reading) -> bool:
     return FILE_NAME in columns.names and needed <= set(columns.names)
 
 
-def _joined(parts: Sequence[Part], names_wanted: Sequence[str], *, relative: bool) -> TableColumns:
+def _joined(parts: Sequence[SplitFile], names_wanted: Sequence[str], *, relative: bool) -> TableColumns:
     """One table of several files with the same columns; with `relative`, paths are of their files' folders."""
     tables = [read_table(file, names_wanted) for file, _ in parts]
     names = [name for name in tables[0].names if all(name in table.names for table in tables)]

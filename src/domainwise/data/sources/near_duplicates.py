@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from domainwise.data.images.decode import THUMBNAIL
 
-Floats = npt.NDArray[np.float32]
-
 FREQUENCIES = 8
 BANDS = 4
 MOST_BITS = 8
@@ -40,11 +38,11 @@ def near_pairs(thumbnails: Sequence[str]) -> list[tuple[int, int]]:
         return []
     looks = (centred[rows] / spread[rows, None, None]).reshape(len(rows), -1)
     hashes = _hashes(centred[rows])
-    found = {pair for pair in _candidates(hashes) if looks[pair[0]] @ looks[pair[1]] >= CORRELATION * looks.shape[1]}
-    return sorted((int(rows[i]), int(rows[j])) for i, j in found)
+    pairs = {pair for pair in _candidates(hashes) if looks[pair[0]] @ looks[pair[1]] >= CORRELATION * looks.shape[1]}
+    return sorted((int(rows[i]), int(rows[j])) for i, j in pairs)
 
 
-def _hashes(centred: Floats) -> npt.NDArray[np.uint8]:
+def _hashes(centred: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """[N, 8] bytes."""
     k, x = np.arange(FREQUENCIES)[:, None], np.arange(THUMBNAIL)[None, :]
     cosines = np.cos(np.pi * k * (2 * x + 1) / (2 * THUMBNAIL)).astype(np.float32)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import command
 from domainwise.data.sources.archives import extract
-from domainwise.data.sources.downloads import Download, Progress, fetch
+from domainwise.data.sources.downloads import Download, DownloadProgress, fetch
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,15 @@ class Part:
 
     def advice(self, root: Path, dataset: str) -> str:
         """How to get the files."""
-        command = f"domainwise data get {dataset}"
+        get = command("data", "get", dataset)
         if self.downloads:
-            return f"get it with: {command}"
+            return f"get it with: {get}"
         if self.archives:
-            return f"{self.by_hand}, put it into {root} and run: {command}"
+            return f"{self.by_hand}, put it into {root} and run: {get}"
         return self.by_hand
 
     def get(
-        self, root: Path, dataset: str, *, progress: Callable[[Download], Progress], say: Callable[[str], None]
+        self, root: Path, dataset: str, *, progress: Callable[[Download], DownloadProgress], say: Callable[[str], None]
     ) -> None:
         """Downloads, unpacks and converts what is missing; a UserError names the steps to do by hand."""
         if self.look(root):

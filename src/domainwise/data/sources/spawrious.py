@@ -43,22 +43,22 @@ SPAWRIOUS = Part(
     archives=(("spawrious224.tar.gz", "spawrious224"),),
 )
 
-Cell = tuple[int, str, float]
+ShareOfFolder = tuple[int, str, float]
 """One of the two folders, a background, and the share of its images that is used: a negative one is the rest of one."""
 
 
-def cells(setting: str) -> dict[str, list[list[Cell]]]:
+def cells(setting: str) -> dict[str, list[list[ShareOfFolder]]]:
     """{domain: for every breed of ORDER, the cells that its images come from}."""
     train, test, common = SETTINGS[setting]
     own, unseen = train.split(), test.split()
     swapped = [1, 0, 3, 2]
     if common:
         groups = [[[(d, own[k], share), (d, common, -share)] for k in range(4)] for d, share in enumerate(SHARES)]
-        both: list[list[Cell]] = [[(0, unseen[k], 1.0), (1, unseen[k], 1.0)] for k in range(4)]
+        both: list[list[ShareOfFolder]] = [[(0, unseen[k], 1.0), (1, unseen[k], 1.0)] for k in range(4)]
         return dict(zip(DOMAINS, [both, *groups], strict=True))
-    first: list[list[Cell]] = [[(0, own[k], 1.0)] for k in range(4)]
-    second: list[list[Cell]] = [[(0, own[swapped[k]], 1.0)] for k in range(4)]
-    tested: list[list[Cell]] = [[(0, unseen[k], 1.0), (0, unseen[swapped[k]], 1.0)] for k in range(4)]
+    first: list[list[ShareOfFolder]] = [[(0, own[k], 1.0)] for k in range(4)]
+    second: list[list[ShareOfFolder]] = [[(0, own[swapped[k]], 1.0)] for k in range(4)]
+    tested: list[list[ShareOfFolder]] = [[(0, unseen[k], 1.0), (0, unseen[swapped[k]], 1.0)] for k in range(4)]
     return dict(zip(DOMAINS, [tested, first, second], strict=True))
 
 

@@ -134,7 +134,7 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
             table = next(iter(views.values())).table
-            facts = _facts(group, table, collection.completeness(group.incomplete))
+            facts = facts_of(group, table, collection.completeness(group.incomplete))
             about = _about(group.experiment.dataset), _algorithms(table)
             result.append(Section(name, facts, views, group, _times(group, table), *about))
     return result
@@ -163,7 +163,7 @@ def _times(group: Group, table: AccuracyTable) -> tuple[Time, ...]:
     return tuple(times)
 
 
-def _facts(group: Group, table: AccuracyTable, complete: Completeness) -> str:
+def facts_of(group: Group, table: AccuracyTable, complete: Completeness) -> str:
     """The settings that distinguish an experiment from others."""
     experiment = group.experiment
     setting = "leave one domain out" if experiment.setting == "multi" else "train on one domain"
@@ -186,15 +186,15 @@ def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) ->
     )
     drawn = panels(learning_curves(group.curves, chosen, table.columns), table.chance)
     losses = panels(learning_curves(group.curves, chosen, table.columns, training_loss), digits=3, unit="")
-    return View(table, _lines(table, beside), tuple(drawn), tuple(losses), flat, _sources(beside))
+    return View(table, method_lines(table, beside), tuple(drawn), tuple(losses), flat, sources(beside))
 
 
-def _sources(beside: Beside) -> str:
+def sources(beside: Beside) -> str:
     names = dict.fromkeys(f"Table {paper.number}" if paper.number else paper.title for _, paper in beside.values())
     return ", ".join(names)
 
 
-def _lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
+def method_lines(table: AccuracyTable, beside: Beside) -> tuple[MethodLine, ...]:
     columns = [_column(table, column, beside) for column in (AVERAGE, *table.columns)]
     verdicts = _verdicts([row.difference for row in table.rows])
     cells = zip(*columns, strict=True)

@@ -1,7 +1,7 @@
 """Puts the parts of the page together and writes the file."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +18,12 @@ from domainwise.core.registry import first_paragraph
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.selection import RULES, Column, Method
 from domainwise.reports import style
-from domainwise.reports.page import drawing
+from domainwise.reports.page import drawing, leaderboard
+from domainwise.reports.page.leaderboard import published_folders, together
 from domainwise.reports.page.pictures import Picture, ablations
 from domainwise.reports.page.progress import progress
 from domainwise.reports.page.results import Section, colours, runs_on_all_domains, sections
-from domainwise.sweeps.collection import Collection
+from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.domainbed import RESULTS, collect_any
 from domainwise.sweeps.published import FILE as PUBLISHED
 from domainwise.sweeps.tables import check_baseline
@@ -48,6 +49,7 @@ def report(
 ) -> Path:
     """Writes one HTML page with all results of a folder of runs, `report.html` in it by default; returns its path.
 
+    Of a folder of published folders it writes their leaderboards, with the records to download.
     Without `models` the page is made from records alone, and neither torch nor the data are needed. Runs that failed or
     are not finished are counted only if `partial`.
     """
@@ -70,16 +72,24 @@ def write_page(
 ) -> tuple[Path, Collection]:
     """Writes the page, completely or not at all; returns its path and the collection it was made from.
 
-    With `models`, trained models are analysed too; without, the page is made from records alone.
+    With `models`, trained models are analysed too; without, the page is made from records alone. Of a folder of
+    published folders it shows their leaderboards, and the collection has no curves.
     """
     collection = collect_any(folder)
     collection = collection if partial else collection.finished()
+    inside = {} if collection.runs else {path: collect(path) for path in published_folders(folder)}
+    if inside:
+        inside = inside if partial else {path: one.finished() for path, one in inside.items()}
+        collection = together(inside.values())
     check_baseline(baseline, collection)
     if not collection.runs:
         why = f" ({collection.notes[0]})" if collection.notes else ""
-        raise UserError(f"{folder} holds no run{why}: give the folder of a sweep, a training or DomainBed's output")
+        raise UserError(
+            f"{folder} holds no run{why}: give the folder of a sweep, a training, DomainBed's output or published ones"
+        )
     path = files.writable_file(out or folder / NAME)
-    files.write(path, render(folder, collection, baseline, models))
+    text = render_leaderboard(folder, inside, baseline) if inside else render(folder, collection, baseline, models)
+    files.write(path, text)
     return path, collection
 
 
@@ -87,7 +97,46 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
     """The page as text. The same records give the same page."""
     shown = sections(collection, baseline)
     notes = [*collection.completeness().sentences, *collection.notes]
-    rules = [rule for rule in RULES if any(rule in section.views for section in shown)]
+    rules = used_rules(section.views for section in shown)
+    further = [more(folder, section, models) for section in shown]
+    return fill(
+        "page.html",
+        folder,
+        rules,
+        usual_rule(shown, rules),
+        summary=summary(collection, shown),
+        sections=shown,
+        runs_on_all_domains=runs_on_all_domains(collection),
+        more=further,
+        contents=[contents(section, one) for section, one in zip(shown, further, strict=True)],
+        colours=colours(shown),
+        progress=progress(folder, collection),
+        notes=notes[:NOTES],
+        more_notes=max(0, len(notes) - NOTES),
+        drawing=drawing,
+    )
+
+
+def render_leaderboard(folder: Path, published: Mapping[Path, Collection], baseline: str) -> str:
+    """The page of published folders as text. The same records give the same page."""
+    shown = leaderboard.sections(published, baseline)
+    rules = used_rules(board.views for section in shown for board in section.boards)
+    runs = [run for collection in published.values() for run in collection.runs]
+    algorithms = len({run.algorithm for run in runs})
+    parts = (counted(len(shown), "experiment"), counted(len(runs), "run"), counted(algorithms, "algorithm"))
+    rule = "training-domain" if "training-domain" in rules else next(iter(rules), "")
+    facts = {"summary": " · ".join(parts), "sections": shown, "baseline": baseline, "colours": {}}
+    return fill("leaderboard.html", folder, rules, rule, **facts)
+
+
+def used_rules(views: Iterable[Container[str]]) -> list[str]:
+    """The selection rules that any of these sections has, in their usual order."""
+    known = list(views)
+    return [rule for rule in RULES if any(rule in one for one in known)]
+
+
+def fill(template: str, folder: Path, rules: Sequence[str], rule: str, **facts: Any) -> str:
+    """A template with what both pages show."""
     environment = Environment(
         loader=PackageLoader("domainwise.reports", "page"),
         autoescape=True,
@@ -97,26 +146,15 @@ def render(folder: Path, collection: Collection, baseline: str, models: "ModelOp
         finalize=visible,
     )
     sources = {name: Markup(environment.loader.get_source(environment, f"page.{name}")[0]) for name in ("css", "js")}  # type: ignore[union-attr]
-    further = [more(folder, section, models) for section in shown]
-    facts: dict[str, Any] = {
+    shared = {
         "title": files.resolved(folder).name,
-        "summary": summary(collection, shown),
-        "sections": shown,
-        "runs_on_all_domains": runs_on_all_domains(collection),
-        "more": further,
-        "contents": [contents(section, one) for section, one in zip(shown, further, strict=True)],
-        "rules": {rule: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[rule].__doc__)) for rule in rules},
-        "rule": usual_rule(shown, rules),
-        "colours": colours(shown),
-        "progress": progress(folder, collection),
-        "notes": notes[:NOTES],
-        "more_notes": max(0, len(notes) - NOTES),
+        "rules": {name: re.sub("`(.*?)`", r"“\1”", first_paragraph(RULES[name].__doc__)) for name in rules},
+        "rule": rule,
         "version": package_version("domainwise") or "",
         "updated": last_change(folder),
-        "drawing": drawing,
         "style": style,
     }
-    return environment.get_template("page.html").render(**facts, **sources)
+    return environment.get_template(template).render(**shared, **sources, **facts)
 
 
 def visible(value: Any) -> Any:

@@ -67,7 +67,7 @@ class RunsWanted:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CombinableRuns:
     """The runs of one method, one division of the domains and one trial, in the order of their draws."""
 
     folders: tuple[RunFolder, ...]
@@ -100,16 +100,16 @@ def difference(a: Run, b: Run, facts: dict[str, Callable[[Run], Any]]) -> str:
     return ""
 
 
-def chosen_runs(folders: Sequence[Path]) -> Candidates:
+def chosen_runs(folders: Sequence[Path]) -> CombinableRuns:
     """Runs that a user named one by one; all must be done and belong together."""
-    found = [finished(path) for path in folders]
-    for one in found:
-        if text := difference(found[0].run, one.run, SHARED):
+    chosen = [finished(path) for path in folders]
+    for one in chosen:
+        if text := difference(chosen[0].run, one.run, SHARED):
             raise UserError(f"these do not belong together: {text}")
-    return _candidates(found, [one.run for one in found])
+    return _combinable(chosen, [one.run for one in chosen])
 
 
-def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[Candidates]:
+def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[CombinableRuns]:
     """Every group of runs in a sweep's folder that can be combined: one per method, division of the domains and trial.
 
     All runs that are wanted must have ended; those that diverged are left out.
@@ -130,19 +130,19 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[Candidates]:
     for run in runs:
         key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial, run.average)
         groups.setdefault(key, []).append(run)
-    found = []
+    combinable = []
     for members in groups.values():
         members.sort(key=lambda run: (run.draw, run.id))
         done = [run for run in members if collection.statuses[run.id].status == "done"]
         if not done:
             raise UserError(f"{folder}: all runs of {members[0]} diverged: nothing to combine")
-        found.append(_candidates([finished(folder / run.id) for run in done], members))
-    return sorted(found, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
+        combinable.append(_combinable([finished(folder / run.id) for run in done], members))
+    return sorted(combinable, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
 
 
-def _candidates(done: Sequence[RunFolder], offered: Sequence[Run]) -> Candidates:
+def _combinable(done: Sequence[RunFolder], offered: Sequence[Run]) -> CombinableRuns:
     curves = tuple(evaluations(folder) for folder in done)
-    return Candidates(tuple(done), curves, tuple(run.id for run in offered))
+    return CombinableRuns(tuple(done), curves, tuple(run.id for run in offered))
 
 
 def evaluations(folder: RunFolder) -> Curve:
@@ -163,7 +163,7 @@ def _check_ended(folder: Path, collection: Collection, runs: Iterable[Run]) -> N
         ids = [key for key, status in states.items() if (status.status if status else "not finished") == state]
         if ids:
             names = ", ".join(ids[:NAMES]) + (", ..." if len(ids) > NAMES else "")
-            how = "continue the sweep first" if state == "not finished" else "try them again first (sweep --retry)"
+            how = "continue the sweep first" if state == "not finished" else "sweep again with retry"
             raise UserError(f"{folder}: {counted(len(ids), 'run')} {state} ({names}): {how}")
 
 
