@@ -34,8 +34,8 @@ ImageSize = Annotated[
 Augmentation = Annotated[
     str | None,
     typer.Option(
-        help="Of training images: none, domainbed, domainbed-original-size or oodbench (default: the dataset's or the "
-        "network's)."
+        help="Of training images: none, domainbed, domainbed-original-size, domainbed-uncropped or oodbench (default: "
+        "the dataset's or the network's)."
     ),
 ]
 

@@ -30,6 +30,9 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {
         summary="DomainBed's, cropped from images at their own sizes, which are resampled once",
         original_size=True,
     ),
+    "domainbed-uncropped": replace(
+        DOMAINBED, summary="DomainBed's for Spawrious, without a crop", scale=(1.0, 1.0), ratio=(1.0, 1.0)
+    ),
     "oodbench": Augmentation("OoD-Bench's, for NICO", (0.8, 1.0), (0.4, 0.4, 0.4, 0.4)),
 }
 
