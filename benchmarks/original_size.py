@@ -29,9 +29,9 @@ from decode import helpers_seconds, seconds
 from domainwise import Environments
 from domainwise.cli.bench.machine import describe
 from domainwise.core.seeds import generator
+from domainwise.core.threads import cores
 from domainwise.data.augment import Augmenter, OriginalsAugmenter, for_augmentation, preparation
 from domainwise.data.batches import batches_of
-from domainwise.data.images.parallel import cores
 from domainwise.data.sources.folder import image_folder, scan
 from domainwise.kernels.augment import LUMA
 
