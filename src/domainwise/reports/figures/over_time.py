@@ -31,7 +31,6 @@ from domainwise.reports.style import (
     line,
     line_with_band,
     panels,
-    shade,
     slots,
 )
 from domainwise.sweeps.accuracy_table import AccuracyTable
@@ -128,13 +127,13 @@ def _over_steps(by_column: Mapping[Column, Sequence[LearningCurve]], label: str,
             else:
                 line(axis, one.steps, one.mean, ink, names[one.method], dash)
                 for run in one.runs:
-                    axis.plot(one.steps[: len(run)], run, color=shade(ink), alpha=0.4, linewidth=0.6)
+                    axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
-            axis.scatter(steps, chosen, s=14, facecolors=shade(GROUND), edgecolors=shade(ink), zorder=3)
+            axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
             ends.append(End(names[one.method], ink, one.mean[-1]))
         low, high = _limits(curves)
         if chance is not None and low < chance < high:
-            axis.axhline(chance, color=shade(SOFT), linewidth=0.8, linestyle=(0, (1, 2)))
+            axis.axhline(chance, color=SOFT, linewidth=0.8, linestyle=(0, (1, 2)))
         axis.set(xlabel="step", ylim=(low, high))
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for axis in axes[::COLUMNS]:
