@@ -196,7 +196,7 @@ reproduce-pacs-averages:
 	$(MAKE) publish-pacs-averages
 
 # Is what we lack on sketches ours? A plain loop, then one ingredient of a training of ours after the other, and ours.
-CONTROLS := control stored augment original kernels kernels,precision kernels,precision,head kernels,precision,head,sampling \
+CONTROLS := control stored augment kernels kernels,precision kernels,precision,head kernels,precision,head,sampling \
     kernels,precision,head,sampling,adam engine engine,precision engine,precision,original
 .PHONY: reproduce-pacs-control
 reproduce-pacs-control: $(READY)
