@@ -82,6 +82,15 @@ def test_bad_input_to_a_combination_is_one_line(domainwise: Command, sweep: Path
     assert not (tmp_path / "model").exists()
 
 
+def test_a_place_where_no_model_can_be_is_one_line_before_the_work(
+    domainwise: Command, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("domainwise.models.combine._combine", lambda *_: pytest.fail("the work was done"))
+    (tmp_path / "file").touch()
+    result = domainwise("soup", sweep, "--test-domain", "lab", "--out", "file/model")
+    assert result.is_one_line_error and "cannot write to file/model" in result.err and "(--out)" in result.err
+
+
 def test_runs_with_their_own_starts_make_no_soup(domainwise: Command, tmp_path: Path) -> None:
     plan = plan_soup(make_folder(tmp_path / "photos"), space="domainbed", draws=2)
     sweep = train_all(plan, tmp_path / "sweep")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import domainwise as dw
+from commands import Command
 from domainwise.cli import main
 from domainwise.core.errors import UserError
 from domainwise.models.calibrate import calibrate
@@ -96,6 +97,20 @@ def test_a_search_calibrates_its_model(table: dw.Environments, tmp_path: Path) -
     assert found is not None and found.card.calibration is not None
     assert found.card.calibration.source == "unseen" and dict(found.card.calibration.domains) == dict(table.sizes)
     assert dw.load_model(tmp_path, device="cpu").temperature == found.temperature
+
+
+def test_a_model_folder_that_cannot_be_written_to_is_found_before_the_work(
+    model: dw.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, domainwise: Command
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    model.save(tmp_path / "model")
+    monkeypatch.setattr("domainwise.core.files._try", refuse)
+    monkeypatch.setattr("domainwise.models.calibrate.calibrate", lambda *_, **__: pytest.fail("the work was done"))
+    monkeypatch.setattr("domainwise.cli.data_options.labelled_data", lambda *_: pytest.fail("the data were read"))
+    told = domainwise("calibrate", tmp_path / "model", "--data", "photos")
+    assert told.is_one_line_error and "cannot write to" in told.err and "Permission denied" in told.err
 
 
 @pytest.mark.parametrize("wrong", ["abstain=risk=2", "abstain=often", "sets=1", "sets=x", "abstain=coverage=nan"])
