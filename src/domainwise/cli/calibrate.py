@@ -50,6 +50,7 @@ def calibrate(
     made.save(model)
     assert made.card.calibration is not None
     if as_json:
-        print_json({"model": str(model), **asdict(made.card.calibration)})
+        print_json({"model": str(model), "weights": made.weights, **asdict(made.card.calibration)})
     else:
         say(f"{model}: {made.calibration}")
+        say(f"{model}: {made.weights}")
