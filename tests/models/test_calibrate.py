@@ -10,8 +10,9 @@ import domainwise as dw
 from commands import Command
 from domainwise.cli import main
 from domainwise.core.errors import UserError
-from domainwise.models.calibrate import calibrate
+from domainwise.models.calibrate import calibrate, matching_runs
 from domainwise.models.readme import escaped
+from domainwise.protocol.run_folder import RunFolder
 
 OPTIONS = {"steps": 11, "hparams": {"batch_size": 8}, "device": "cpu"}
 
@@ -136,3 +137,25 @@ def test_a_sweep_that_left_each_domain_out_calibrates_a_model_of_all(table: dw.E
     other = dw.fit(str(data), "ERM", evaluate_every=10, **OPTIONS | {"hparams": {"batch_size": 4}})
     with pytest.raises(UserError, match="no run with the model's settings left north out"):
         calibrate(other, sweep=tmp_path)
+
+
+def test_damaged_and_unfinished_runs_do_not_stop_a_calibration_by_other_trials(
+    table: dw.Environments, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = dw.tune(table, "ERM", candidates=1, trials=2, workers=1, evaluate_every=10, out=tmp_path, **OPTIONS)
+    model = dw.fit(str(next(tmp_path.glob("t-*"))), "ERM", evaluate_every=10, **OPTIONS | {"hparams": found.hparams})
+    first, second = matching_runs(model, tmp_path), {folder.run.test_domains: folder for folder in trial_1(tmp_path)}
+    (first[0].path / "run.json").write_text("{")
+    (first[1].path / "records.jsonl").unlink()
+    used = matching_runs(model, tmp_path)
+    expected = [second[first[0].run.test_domains].path, second[first[1].run.test_domains].path, first[2].path]
+    assert [folder.path for folder in used] == expected
+    assert "left out: " in caplog.text and str(first[0].path) in caplog.text
+    (expected[1] / "records.jsonl").unlink()
+    with pytest.raises(UserError, match="has not ended"):
+        matching_runs(model, tmp_path)
+
+
+def trial_1(sweep: Path) -> list[RunFolder]:
+    runs = [RunFolder.at(file.parent) for file in sweep.glob("*/run.json")]
+    return [folder for folder in runs if folder.run.trial == 1]
