@@ -13,6 +13,7 @@ from domainwise.core.errors import UserError
 from domainwise.models.calibrate import calibrate, matching_runs
 from domainwise.models.readme import escaped
 from domainwise.protocol.run_folder import RunFolder
+from shown_progress import recorded_progress
 
 OPTIONS = {"steps": 11, "hparams": {"batch_size": 8}, "device": "cpu"}
 
@@ -127,11 +128,15 @@ def test_wrong_levels_are_one_line(
     assert stop.value.code == 2 and "\n" not in error and f"--{name}" in error
 
 
-def test_a_sweep_that_left_each_domain_out_calibrates_a_model_of_all(table: dw.Environments, tmp_path: Path) -> None:
+def test_a_sweep_that_left_each_domain_out_calibrates_a_model_of_all(
+    table: dw.Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = dw.tune(table, "ERM", candidates=1, workers=1, evaluate_every=10, out=tmp_path, **OPTIONS)
     data = next(tmp_path.glob("t-*"))
     model = dw.fit(str(data), "ERM", evaluate_every=10, **OPTIONS | {"hparams": found.hparams})
+    shown = recorded_progress(monkeypatch)
     made = calibrate(model, sweep=tmp_path, device="cpu")
+    assert shown["models that left a domain out"] == [3, 3]
     assert made.card.calibration is not None and made.card.calibration.source == "unseen"
     assert dict(made.card.calibration.domains) == dict(table.sizes)
     other = dw.fit(str(data), "ERM", evaluate_every=10, **OPTIONS | {"hparams": {"batch_size": 4}})
@@ -159,3 +164,14 @@ def test_damaged_and_unfinished_runs_do_not_stop_a_calibration_by_other_trials(
 def trial_1(sweep: Path) -> list[RunFolder]:
     runs = [RunFolder.at(file.parent) for file in sweep.glob("*/run.json")]
     return [folder for folder in runs if folder.run.trial == 1]
+
+
+def test_more_images_than_a_batch_are_progress(
+    table: dw.Environments, model: dw.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = recorded_progress(monkeypatch)
+    monkeypatch.setattr("domainwise.models.model.BATCH", 90)
+    model.predict_proba(table.images[:90])
+    assert not shown, "one batch, as of predict and of the server"
+    model.predict_proba(table.images)
+    assert shown["images through the model"] == [270, 270]

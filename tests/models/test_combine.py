@@ -26,6 +26,7 @@ from domainwise.protocol.selection import Method
 from domainwise.reports.publish import comparable_runs, publish, unpack
 from domainwise.sweeps.plan import saved_plans
 from domainwise.sweeps.tables import table
+from shown_progress import recorded_progress
 from small_sweeps import soup_sweep
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), np.uint8)
@@ -294,3 +295,10 @@ def test_what_is_wanted_of_a_sweep(sweep: Path) -> None:
         dw.soup(sweep, test_domain="attic")
     named = dw.soup(sweep, algorithm="ERM (mild)", test_domain="clinic", trial=0, device="cpu")
     assert named.domains == ("lab", "street")
+
+
+def test_every_run_is_progress(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = recorded_progress(monkeypatch)
+    made = list(combine([sweep], "ensemble", ALL, "cpu"))
+    runs = sum(len(one.members) for one in made)
+    assert shown["ensemble: runs"] == [runs, runs]

@@ -13,6 +13,7 @@ from domainwise.engine.session import Session
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.reports.interpolation import interpolation_figure
+from shown_progress import recorded_progress
 from small_datasets import make_folder
 from small_sweeps import TINY
 
@@ -106,3 +107,9 @@ def test_points_outside_of_the_line(run_folder: RunFolder, alphas: tuple[float, 
 def test_neither_run_nor_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is neither a run nor a model"):
         dw.interpolate(tmp_path)
+
+
+def test_every_point_is_progress(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = recorded_progress(monkeypatch)
+    dw.interpolate(run_folder.path, alphas=(0, 0.5, 1), device="cpu")
+    assert shown["points between start and end"] == [3, 3]

@@ -14,7 +14,8 @@ import torch
 
 from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
-from domainwise.data.find import load_dataset
+from domainwise.data.find import find_dataset, load_dataset
+from domainwise.data.images import progress
 from domainwise.data.streaming import chunks
 from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.restore import finished, restore
@@ -80,18 +81,22 @@ def unseen_logits(
     environments: Environments | None = None,
 ) -> Logits:
     """Of every run, on all samples of the domain it left out."""
+    run = runs[0].run
+    environments = environments or find_dataset(run.dataset).load(data_root, run.image_size)
     logits = {}
-    for folder in runs:
-        trained = restore(folder.path, data_root=data_root, environments=environments, device=device, save=save)
-        environments, algorithm = trained.environments, trained.algorithm
-        domain = folder.run.test_domains[-1]
-        size = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else chunk_size(environments)
-        with torch.no_grad():
-            both = [
-                (algorithm.predict(environments.normalise(images)).float().cpu(), labels.cpu())
-                for images, labels in chunks(environments, environments.rows(domain).to(environments.device), size)
-            ]
-        logits[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
+    with progress.show("models that left a domain out", len(runs)) as advance:
+        for folder in runs:
+            trained = restore(folder.path, data_root=data_root, environments=environments, device=device, save=save)
+            environments, algorithm = trained.environments, trained.algorithm
+            domain = folder.run.test_domains[-1]
+            size = int(algorithm.hparams["batch_size"]) if algorithm.batch_dependent else chunk_size(environments)
+            with torch.no_grad():
+                both = [
+                    (algorithm.predict(environments.normalise(images)).float().cpu(), labels.cpu())
+                    for images, labels in chunks(environments, environments.rows(domain).to(environments.device), size)
+                ]
+            logits[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
+            advance(1)
     return logits  # type: ignore[return-value]
 
 

@@ -25,6 +25,7 @@ from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
+from domainwise.data.images import progress
 from domainwise.engine.assemble import EnsembleAlgorithm
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.execution.isolation import RunContext
@@ -130,7 +131,10 @@ def combine(
         key = group.run.dataset, group.run.image_size
         if key not in loaded:
             loaded[key] = environments or find_dataset(key[0]).load(data_root, key[1])
-        yield _combine(group, combination, device, loaded[key])
+    with progress.show(f"{combination}: runs", sum(len(group.folders) for group in groups)) as advance:
+        for group in groups:
+            yield _combine(group, combination, device, loaded[group.run.dataset, group.run.image_size])
+            advance(len(group.folders))
 
 
 def find_combinable(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[CombinableRuns]:

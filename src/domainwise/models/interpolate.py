@@ -21,6 +21,7 @@ from domainwise.core.provenance import device_name
 from domainwise.core.table import Bold, Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
+from domainwise.data.images import progress
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import Split, evaluate, splits_to_evaluate
 from domainwise.engine.execution.isolation import RunContext
@@ -189,11 +190,13 @@ def interpolate(
         rebuilt = TrainedRun(run, session.environments, session.algorithm, Path(trained))
         splits = splits_to_evaluate(run, session.environments)
         points = []
-        for alpha in values:
-            _load(rebuilt, start, tuning.end, alpha)
-            scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
-            accuracy = {part: one.accuracy for part, one in scores.items()}
-            points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
+        with progress.show("points between start and end", len(values)) as advance:
+            for alpha in values:
+                _load(rebuilt, start, tuning.end, alpha)
+                scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
+                accuracy = {part: one.accuracy for part, one in scores.items()}
+                points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
+                advance(1)
     return Interpolation(tuning, tuple(points), rebuilt, start, verified)
 
 

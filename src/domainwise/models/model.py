@@ -18,6 +18,7 @@ from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
 from domainwise.data.fingerprints import fingerprints
+from domainwise.data.images import progress
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
@@ -219,7 +220,11 @@ class Model:
     @torch.no_grad()
     def _each(self, inputs: Tensor, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The function of all inputs, batch by batch."""
-        parts = [function(x) for x in self._batches(inputs)]
+        one_batch, parts = len(inputs) <= self.batch_size, []
+        with (progress.silent if one_batch else progress.show)("images through the model", len(inputs)) as advance:
+            for batch in self._batches(inputs):
+                parts.append(function(batch))
+                advance(len(batch))
         return torch.cat(parts) if parts else torch.zeros(0, width, device=self.device)
 
     def _batches(self, inputs: Tensor) -> Iterator[Tensor]:
