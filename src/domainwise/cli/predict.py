@@ -58,7 +58,7 @@ def adapted(model: "Model", method: str | None, keep: int | None, lr: float | No
     if method is None:
         for known, name in SETTINGS.items():
             if name in given:
-                raise UserError(f"nothing adapts, so this changes nothing: add --adapt {known}", argument=f"adapt_{name}")
+                raise UserError(f"nothing adapts to the images: add --adapt {known}", argument=f"adapt_{name}")
         return model
     made = model.adapt(method, **given)
     say(f"warning: {made.assumes}", errors_console)
