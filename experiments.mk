@@ -22,8 +22,8 @@ endef
 chosen = $(strip $(if $(ONLY),$(filter $(subst $(COMMA), ,$(ONLY)),$(1)),$(1)))
 train = $(if $(call chosen,$(2)),$(1) --algorithms $(subst $(SPACE),$(COMMA),$(call chosen,$(2))) $(3) $(OPTIONS))
 
-# $(call soups,FOLDER,METHODS) makes one of the mild draws of each method, unseen domain and trial.
-soups = $(foreach method,$(call chosen,$(2)),$(DOMAINWISE) soup $(1) --algorithm "$(method) (mild)"$(NEWLINE))
+# $(call soups,FOLDER,METHODS,MORE) makes a soup of the mild draws of each method, unseen domain and trial.
+soups = $(foreach method,$(call chosen,$(2)),$(DOMAINWISE) soup $(1) --algorithm "$(method) (mild)" $(3)$(NEWLINE))
 
 EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-all cmnist-noise backgrounds backgrounds-radius backgrounds-batch backgrounds-averages rotated rotated-all rotated-penalty pacs pacs-torchvision pacs-search pacs-radius pacs-averages pacs-probes digits theory
 
@@ -127,7 +127,7 @@ reproduce-backgrounds-averages:
 	$(call train,$(AVERAGES),$(AVERAGED),--average sma)
 	$(call train,$(AVERAGES),$(AVERAGED),--average swad)
 	$(call train,$(AVERAGES),$(AVERAGED),$(MILD))
-	$(call soups,$(RUNS)/backgrounds-averages,$(AVERAGED))
+	$(call soups,$(RUNS)/backgrounds-averages,$(AVERAGED),--device cpu)
 	$(MAKE) publish-backgrounds-averages
 
 # RotatedMNIST of the DomainBed table.

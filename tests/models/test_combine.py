@@ -181,6 +181,10 @@ def test_combinations_are_rows_beside_their_runs(sweep: Path, tmp_path: Path) ->
     assert [str(row.method) for row in table(tmp_path / "published")[0].rows] == names
     assert unpack(tmp_path / "published", tmp_path / "again") == (5, 0)
     assert [str(row.method) for row in table(tmp_path / "again")[0].rows] == names
+    assert not list(combine([tmp_path / "again"], "uniform soup", ALL, "cpu")), "what is recorded stays as it is"
+    for other in (lambda again: list(combine([again], "greedy soup", ALL, "cpu")), dw.soup):
+        with pytest.raises(UserError, match=r"model.safetensors is missing: delete"):
+            other(tmp_path / "again")
     with pytest.raises(UserError, match="which have no weights"):
         dw.soup(tmp_path / "published")
     with pytest.raises(UserError, match=r"is made of 3 runs, not trained"):
