@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from domainwise.engine.recorder import Recorder
 from domainwise.engine.session import Session
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
-from domainwise.protocol.runs import Run
+from domainwise.protocol.runs import TEST_ROWS, Run
 from domainwise.protocol.saved_weights import check_save, saved_weights
 from domainwise.protocol.selection import Curve, training_domain
 
@@ -51,6 +51,8 @@ class TrainingResult(Tabular):
     status: Status
     folder: Path
     algorithm: Algorithm | None
+    test_rows: tuple[str, ...] = ()
+    """Test domains whose samples are given as test, but come from training domains."""
 
     @property
     def last_evaluation(self) -> list[Record]:
@@ -89,6 +91,7 @@ class TrainingResult(Tabular):
         for records in zip(*shown.values(), strict=True):
             domain, split = records[0].domain, records[0].split
             role = "unseen" if domain in self.run.test_domains else "trained on"
+            role = TEST_ROWS if domain in self.test_rows else role
             scores = [text for one in records for text in (f"{100 * one.accuracy:.1f} %", f"{one.loss:.3f}")]
             rows.append((f"{domain} ({role})", split, *scores))
         how = "no samples were held out of the training domains, so no step is selected"
@@ -209,7 +212,8 @@ def training(
 
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads)))
+        result = yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads))
+        return replace(result, test_rows=data.test_rows_of(run.train_domains))
     except OSError as error:
         if error.errno not in STORAGE:
             raise

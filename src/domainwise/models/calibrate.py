@@ -135,7 +135,8 @@ def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Calibrat
     unseen: dict[str, Any] = {}
     held_out: dict[str, Any] = {}
     for domain, rows in new_samples(model, data).items():
-        is_unseen = domain not in model.domains and len(rows) == data.sizes[domain]
+        is_known = domain in (*model.domains, *data.test_rows_of(model.domains))
+        is_unseen = not is_known and len(rows) == data.sizes[domain]
         logits = model._each(data.images[rows], model.algorithm.predict, len(model.classes)).cpu().double().numpy()
         (unseen if is_unseen else held_out)[domain] = (logits, labels_of(model, data, rows).numpy())
     return (unseen, "unseen") if unseen else (held_out, "held-out")

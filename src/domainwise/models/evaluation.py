@@ -8,6 +8,7 @@ import numpy as np
 
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
+from domainwise.protocol.runs import TEST_ROWS
 
 Confusion = Mapping[str, Mapping[str, int]]
 """confusion[i][j] samples of class i were predicted as class j."""
@@ -25,6 +26,8 @@ class DomainScore:
     trained_on: bool  # the model was trained on a domain of this name, or on samples of this one
     seen: Confusion = field(default_factory=dict)
     only_seen: bool = False
+    test_rows: bool = False
+    """Whether its samples are given as test, but come from a domain that the model was trained on."""
 
     @property
     def samples(self) -> int:
@@ -73,7 +76,7 @@ class Evaluation(Tabular):
         rows = [
             (
                 domain,
-                "trained on" if score.trained_on else "unseen",
+                TEST_ROWS if score.test_rows else "trained on" if score.trained_on else "unseen",
                 str(score.samples),
                 f"{100 * score.accuracy:.1f} %",
             )
@@ -182,6 +185,7 @@ class Evaluation(Tabular):
                     "accuracy": score.accuracy,
                     "samples": score.samples,
                     "trained_on": score.trained_on,
+                    "test_rows": score.test_rows,
                     "seen_in_training": score.seen_samples,
                     "seen_accuracy": score.seen_accuracy,
                     "only_seen": score.only_seen,

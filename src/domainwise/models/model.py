@@ -173,6 +173,7 @@ class Model:
     def _score(self, environments: Environments, domain: str) -> DomainScore:
         rows = environments.rows(domain)
         inputs, labels = (part[int(rows[0]) : int(rows[-1]) + 1] for part in (environments.images, environments.labels))
+        test_rows = domain in environments.test_rows_of(self.domains)
         known_domain = domain in self.domains
         guesses = self.probabilities(inputs, domain if known_domain else None).argmax(1).tolist()
         seen = [False] * len(inputs)
@@ -184,7 +185,7 @@ class Model:
             row = confusions[known and not only_seen].setdefault(environments.classes[truth], {})
             row[self.classes[guess]] = row.get(self.classes[guess], 0) + 1
         ordered = [{name: part[name] for name in environments.classes if name in part} for part in confusions]
-        return DomainScore(ordered[0], known_domain or any(seen), ordered[1], only_seen)
+        return DomainScore(ordered[0], known_domain or test_rows or any(seen), ordered[1], only_seen, test_rows)
 
     def drift(self, images: Any, *, seed: int = 0) -> "Drift":
         """How far new inputs, at least two, are from the training domains; see `domainwise.models.drift`."""

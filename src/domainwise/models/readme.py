@@ -14,13 +14,13 @@ from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
-from domainwise.models.unseen import describe_estimate
+from domainwise.models.unseen import describe_estimate, describe_test_rows
 from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.calibration import SOURCES
 from domainwise.protocol.metrics import ACCURACY, METRICS
 from domainwise.protocol.network_names import is_hub, network_title
-from domainwise.protocol.runs import WeightsReference
+from domainwise.protocol.runs import TEST_ROWS, WeightsReference
 from domainwise.protocol.statistics import wilson
 
 FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
@@ -93,6 +93,8 @@ def _listed(sentences: Iterable[str]) -> str:
 def _unseen(card: Card) -> Iterator[str]:
     """What to expect on a new domain."""
     found = card.training.get("unseen")
+    if test_rows := card.training.get("test_rows"):
+        yield f"{escaped(describe_test_rows(test_rows))}.\n"
     yield f"{escaped(describe_estimate(found))}.\n"
     if found and len(domains := found["domains"]) > 1:
         errors = found.get("errors", {})
@@ -109,7 +111,7 @@ def _metrics(card: Card) -> Iterator[str]:
     accuracy, samples = card.training.get("accuracy"), card.training.get("samples", {})
     if not isinstance(accuracy, Mapping) or not accuracy:
         return
-    measured = card.training.get("metrics", {})
+    measured, test_rows = card.training.get("metrics", {}), (card.training.get("test_rows") or {}).get("domains", {})
     shown = [metric for metric in METRICS.values() if metric is not ACCURACY]
     rows = []
     for domain, splits in accuracy.items():
@@ -119,8 +121,8 @@ def _metrics(card: Card) -> Iterator[str]:
             interval = f" ({100 * low:.1f} to {100 * high:.1f})" if n else ""
             others = measured.get(domain, {}).get(split, {})
             numbers = [others.get(metric.field) for metric in shown]
-            known = card.domains.keys()
-            which = {"in": "trained on", "out": "held out"}[split] if domain in known else f"unseen ({split})"
+            kind = TEST_ROWS if domain in test_rows else "unseen"
+            which = {"in": "trained on", "out": "held out"}[split] if domain in card.domains else f"{kind} ({split})"
             cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, numbers, strict=True)]
             rows.append((domain, which, n or "", f"{100 * value:.1f}{interval}", *cells))
     titles = [metric.title + metric.unit for metric in shown]

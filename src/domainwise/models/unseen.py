@@ -9,7 +9,7 @@ from typing import Any
 
 from domainwise.core.phrasing import counted
 from domainwise.protocol.records import Record
-from domainwise.protocol.runs import Run
+from domainwise.protocol.runs import TEST_ROWS
 from domainwise.protocol.saved_weights import RULE
 from domainwise.protocol.selection import Curve, Method
 from domainwise.protocol.statistics import estimate, selected
@@ -27,11 +27,9 @@ def unseen_estimate(curves: Sequence[Curve], method: Method) -> dict[str, Any] |
     return _summary({column.unseen: list(by_trial.values()) for column, by_trial in by_column.items()}, RULE)
 
 
-def estimate_of_run(records: Iterable[Record], run: Run, rule: str) -> dict[str, Any] | None:
-    """Of one run, from its evaluation at the step of its model."""
-    found = {
-        row.domain: [100 * row.accuracy] for row in records if row.split == "in" and row.domain in run.test_domains
-    }
+def estimate_of_run(records: Iterable[Record], domains: Sequence[str], rule: str) -> dict[str, Any] | None:
+    """Of one run on some of its test domains, from its evaluation at the step of its model."""
+    found = {row.domain: [100 * row.accuracy] for row in records if row.split == "in" and row.domain in domains}
     return _summary(found, rule)
 
 
@@ -52,6 +50,14 @@ def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, 
         "domains": domains,
         "errors": {domain: found.error for domain, found in of_domains.items()},
     }
+
+
+def describe_test_rows(found: Mapping[str, Any]) -> str:
+    """In words: the accuracy on rows that are given as test, of domains that were trained on."""
+    return (
+        f"accuracy on {TEST_ROWS} {found['mean']:.1f} %, mean over {counted(found['pairs'], 'domain')}, "
+        f"{found['worst']['mean']:.1f} % on the worst ({found['worst']['domain']}): nothing about unseen domains"
+    )
 
 
 def describe_estimate(found: Mapping[str, Any] | None) -> str:
