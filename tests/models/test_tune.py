@@ -19,7 +19,7 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset, with_fingerprint
 from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
-from domainwise.models.search import finished_curves, ranked_candidates
+from domainwise.models.search import check_metric, finished_curves, ranked_candidates
 from domainwise.models.tune import choose
 from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.records import Record, Status
@@ -228,6 +228,27 @@ def test_another_metric_selects_compares_and_is_shown(tmp_path: Path) -> None:
     assert found.gaps["DAT"].gain > 0.5 > 0 > found.gaps["DAT"].mean and "negative log-likelihood" in found.table.title
     with pytest.raises(UserError, match="worst-group is not known"):
         comparison(plan, tmp_path, metric=METRICS["worst-group"])
+
+
+@pytest.mark.parametrize(
+    ("size", "message"), [(0, "has no groups"), (6, r"/b, split out of trial 0: its largest group has 6 samples")]
+)
+def test_a_metric_that_groups_are_too_small_for_is_refused_before_training(
+    size: int, message: str, tmp_path: Path
+) -> None:
+    data = table()
+    grouped = replace(data, groups=torch.arange(len(data.labels)) // size) if size else data
+    with pytest.raises(UserError, match=message) as refused:
+        compare(grouped, "ERM", metric="worst-group", steps=2, device="cpu", out=tmp_path)
+    assert "in every evaluated split one of at least 10 samples" in str(refused.value)
+    assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_groups_that_are_large_enough_are_not_refused(tmp_path: Path) -> None:
+    data = table()
+    named = with_fingerprint(replace(data, groups=torch.arange(len(data.labels)) // 10))
+    saved = saved_dataset(save_environments(named, tmp_path / "data"))
+    check_metric(plan_sweep(saved.name, ("ERM",), search="candidates"), METRICS["worst-group"], None)
 
 
 def test_averaged_weights_are_rows_and_may_be_what_to_ship(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def test_no_run_with_the_metric_is_an_error(tmp_path: Path) -> None:
     write_done_run(tmp_path, colours("DAT", "+90%"), 0.6)
     with pytest.raises(UserError, match="no run there has recorded macro-f1"):
         table(tmp_path, metric="macro-f1")
+    with pytest.raises(UserError, match=r"recorded worst-group \(it needs groups, .* at least 10 samples\); train"):
+        table(tmp_path, metric="worst-group")
     with pytest.raises(UserError, match="unknown metric"):
         find_metric("acuracy")
 

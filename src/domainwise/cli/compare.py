@@ -64,6 +64,7 @@ def compare(
     from domainwise.core.phrasing import counted
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
     from domainwise.models.compare import comparison
+    from domainwise.models.search import check_metric
     from domainwise.models.tune import refitted
     from domainwise.protocol.metrics import find_metric
     from domainwise.sweeps.events import Settings
@@ -82,6 +83,7 @@ def compare(
         trials=TRIALS if trials is None else trials,
         search="candidates",
     )
+    check_metric(plan, shown_metric, data_root)
     settings = Settings(runs, device, data_root, retry=True)
     network = training.weights or training.network != "auto"
     given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}

@@ -24,6 +24,8 @@ class Metric:
     selects: bool = True
     """Whether rules select by it. Calibration alone does not make a model useful: an untrained network that gives every
     class the same probability is perfectly calibrated. Where False, rules select by accuracy."""
+    needs: str = ""
+    """What data must have for it, beyond classes."""
 
     def shown(self, value: float) -> float:
         """As tables show it: fractions in per cent."""
@@ -45,6 +47,11 @@ class Metric:
         return min(values, key=self.goodness)
 
     @property
+    def needs_note(self) -> str:
+        """After a message that it is not known; empty where nothing more is needed."""
+        return f" (it needs {self.needs})" if self.needs else ""
+
+    @property
     def unit(self) -> str:
         """After a title; empty where there is none."""
         return ", per cent" if self.percent else ""
@@ -59,6 +66,12 @@ SMALLEST_GROUP = 10
 """Samples of a group (a patient, a lot) whose accuracy counts: that of fewer is noise, and the lowest is 0."""
 ACCURACY = Metric("accuracy", "accuracy", "accuracy")
 WORST_CLASS = Metric("worst-class", "worst_class", "lowest recall of a class")
+WORST_GROUP = Metric(
+    "worst-group",
+    "worst_group",
+    f"lowest accuracy of a group of at least {SMALLEST_GROUP}",
+    needs=f"groups, and in every evaluated split one of at least {SMALLEST_GROUP} samples",
+)
 METRICS: dict[str, Metric] = {
     one.name: one
     for one in (
@@ -69,7 +82,7 @@ METRICS: dict[str, Metric] = {
         Metric("nll", "loss", "negative log-likelihood", higher_is_better=False, percent=False),
         Metric("calibration-error", "calibration_error", "calibration error", higher_is_better=False, selects=False),
         WORST_CLASS,
-        Metric("worst-group", "worst_group", f"lowest accuracy of a group of at least {SMALLEST_GROUP}"),
+        WORST_GROUP,
     )
 }
 FIELDS = tuple(metric.field for metric in METRICS.values())

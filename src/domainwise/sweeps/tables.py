@@ -72,10 +72,9 @@ def accuracy_tables(
     rules = [*RULES] if selection == "all" else [selection]
     result = [one for rule in rules for one in tables(collection, rule, baseline, shown)]
     if not result and collection.curves and not any(curve.values(shown) for curve in collection.curves):
+        why = shown.needs_note or ": runs of earlier versions and of DomainBed have not"
         raise UserError(
-            f"{folder}: no run there has recorded {metric}: runs of earlier versions and of DomainBed have not; "
-            "train them again, or show accuracy",
-            argument="metric",
+            f"{folder}: no run there has recorded {metric}{why}; train them again, or show accuracy", argument="metric"
         )
     if not result:
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
