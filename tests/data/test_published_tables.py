@@ -272,5 +272,5 @@ def test_each_setting_has_the_published_size(setting: str) -> None:
 
 def test_a_missing_background_is_named(tmp_path: Path) -> None:
     (tmp_path / "spawrious224" / "0").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"there is no folder .*0/desert/bulldog"):
+    with pytest.raises(UserError, match=r"there is no folder .*0/dirt/bulldog"):
         DATASETS["SpawriousO2O_easy"].load(tmp_path, 8)

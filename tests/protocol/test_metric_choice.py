@@ -131,6 +131,6 @@ def test_all_fields_come_back_from_columns_and_from_published_lines(tmp_path: Pa
     for metric in METRICS.values():
         for part in read.accuracy:
             values = [
-                curve.values(metric)[part].tolist() for curve in (read, Curve.of(folder.run, records), again.curve)
+                curve.values(metric)[part].tolist() for curve in (read, Curve.of(folder.run, records), again.curves[0])
             ]
             assert values[0] == values[1] == values[2]

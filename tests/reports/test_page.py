@@ -28,7 +28,7 @@ from domainwise.reports.page.drawing import AxisScale, Bar, panels
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command, train_command
-from domainwise.sweeps.domainbed import export_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables

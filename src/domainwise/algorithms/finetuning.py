@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms.base import LR, Draw, algorithm, cross_entropy
 from domainwise.algorithms.risk import ERM
-from domainwise.core.errors import UserError
+from domainwise.core.errors import Unsuited
 from domainwise.nets.network import Network
 from domainwise.nets.stages import stages
 from domainwise.protocol.spaces import ByScale, Choice, Fixed, HParams
@@ -106,7 +106,7 @@ class ERMPlusPlus(ERM):
     @classmethod
     def check_steps(cls, hparams: HParams, steps: int) -> None:
         if steps <= int(hparams["head_steps"] or 0):
-            raise UserError(
+            raise Unsuited(
                 f"ERMPlusPlus trains the classifier alone for {hparams['head_steps']} steps, and there are {steps} in "
                 "all: set more steps, or fewer head_steps",
                 argument="steps",

@@ -178,10 +178,10 @@ def kernel_quantile(values: Tensor, alpha: float) -> Tensor:
             middle = (low + high) / 2
             below = torch.special.ndtr((middle - values) / width).mean() < alpha
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        found = (low + high) / 2
-        density = torch.exp(-((found - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
+        quantile = (low + high) / 2
+        density = torch.exp(-((quantile - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
     # A Newton step from where it ends hardly moves it, and has the derivative of the implicit function.
-    return found - (torch.special.ndtr((found - values) / width).mean() - alpha) / density
+    return quantile - (torch.special.ndtr((quantile - values) / width).mean() - alpha) / density
 
 
 @algorithm

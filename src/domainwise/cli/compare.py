@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.launching import print_estimate
 from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.progress import follow_runs, training_progress
+from domainwise.cli.progress import training_progress
 from domainwise.cli.reading_flags import with_reading_flags
-from domainwise.cli.sweep import print_estimate
+from domainwise.cli.runs_progress import follow_runs
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.protocol.reading import PLAIN, Reading
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.launching import launcher_options, run_plans
 from domainwise.cli.output import console, print_json
-from domainwise.cli.sweep import launcher_options, run_plans
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.protocol.runs import RECIPE
 

@@ -14,7 +14,7 @@ from domainwise.core import torchrun
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
-    from domainwise.engine.train import TrainingResult
+    from domainwise.engine.result import TrainingResult
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
@@ -95,8 +95,8 @@ def train(
         }
         final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
         used = None if model is None else model.weights
-        found = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
-        print_json(summary | {"folder": str(outcome.folder), **found, "weights": used})
+        evaluations = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
+        print_json(summary | {"folder": str(outcome.folder), **evaluations, "weights": used})
     else:
         console.print(outcome)
         use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "

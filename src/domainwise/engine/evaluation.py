@@ -153,8 +153,8 @@ def scores(
         totals.append(total / len(rows))
         further.end_split(len(rows), None if groups is None else groups[domain, name])
     algorithm.train()
-    found = torch.stack(totals)
-    return torch.cat([found, further.values()], 1) if metrics else found
+    measured = torch.stack(totals)
+    return torch.cat([measured, further.values()], 1) if metrics else measured
 
 
 class SplitMetrics:

@@ -77,7 +77,7 @@ def unseen_logits(
     environments: Environments | None = None,
 ) -> Logits:
     """Of every run, on all samples of the domain it left out."""
-    found = {}
+    logits = {}
     for folder in runs:
         trained = restore(folder.path, data_root=data_root, environments=environments, device=device, save=save)
         environments, algorithm = trained.environments, trained.algorithm
@@ -88,8 +88,8 @@ def unseen_logits(
                 (algorithm.predict(environments.normalise(images)).float().cpu(), labels.cpu())
                 for images, labels in chunks(environments, environments.rows(domain).to(environments.device), size)
             ]
-        found[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
-    return found  # type: ignore[return-value]
+        logits[domain] = tuple(torch.cat(parts).numpy() for parts in zip(*both, strict=True))
+    return logits  # type: ignore[return-value]
 
 
 def _save(model: Model) -> str:
@@ -110,19 +110,19 @@ def matching_runs(model: Model, folder: Path) -> list[RunFolder]:
     if not files:
         raise UserError(f"{folder}: no runs there: give the folder of a sweep", argument="sweep")
     runs = sorted((Run.read(file) for file in files), key=lambda run: (run.trial, run.draw, run.id))
-    found: dict[str, RunFolder] = {}
+    folders: dict[str, RunFolder] = {}
     for run in runs:
         if run.combination or not run.test_domains or _settings(run) != settings:
             continue
         domain = run.test_domains[-1]
-        if domain in model.domains and domain not in found and set(run.train_domains) <= set(model.domains):
-            found[domain] = finished(folder / run.id)
-    if missing := [domain for domain in model.domains if domain not in found]:
+        if domain in model.domains and domain not in folders and set(run.train_domains) <= set(model.domains):
+            folders[domain] = finished(folder / run.id)
+    if missing := [domain for domain in model.domains if domain not in folders]:
         raise UserError(
             f"{folder}: no run with the model's settings left {missing[0]} out and trained on its other domains alone",
             argument="sweep",
         )
-    return [found[domain] for domain in model.domains]
+    return [folders[domain] for domain in model.domains]
 
 
 def _settings(run: Run) -> dict[str, object]:

@@ -102,11 +102,11 @@ def difference(a: Run, b: Run, facts: dict[str, Callable[[Run], Any]]) -> str:
 
 def chosen_runs(folders: Sequence[Path]) -> CombinableRuns:
     """Runs that a user named one by one; all must be done and belong together."""
-    found = [finished(path) for path in folders]
-    for one in found:
-        if text := difference(found[0].run, one.run, SHARED):
+    chosen = [finished(path) for path in folders]
+    for one in chosen:
+        if text := difference(chosen[0].run, one.run, SHARED):
             raise UserError(f"these do not belong together: {text}")
-    return _combinable(found, [one.run for one in found])
+    return _combinable(chosen, [one.run for one in chosen])
 
 
 def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[CombinableRuns]:
@@ -130,14 +130,14 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[CombinableRuns]:
     for run in runs:
         key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial, run.average)
         groups.setdefault(key, []).append(run)
-    found = []
+    combinable = []
     for members in groups.values():
         members.sort(key=lambda run: (run.draw, run.id))
         done = [run for run in members if collection.statuses[run.id].status == "done"]
         if not done:
             raise UserError(f"{folder}: all runs of {members[0]} diverged: nothing to combine")
-        found.append(_combinable([finished(folder / run.id) for run in done], members))
-    return sorted(found, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
+        combinable.append(_combinable([finished(folder / run.id) for run in done], members))
+    return sorted(combinable, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
 
 
 def _combinable(done: Sequence[RunFolder], offered: Sequence[Run]) -> CombinableRuns:
@@ -163,7 +163,7 @@ def _check_ended(folder: Path, collection: Collection, runs: Iterable[Run]) -> N
         ids = [key for key, status in states.items() if (status.status if status else "not finished") == state]
         if ids:
             names = ", ".join(ids[:NAMES]) + (", ..." if len(ids) > NAMES else "")
-            how = "continue the sweep first" if state == "not finished" else "try them again first (sweep --retry)"
+            how = "continue the sweep first" if state == "not finished" else "sweep again with retry"
             raise UserError(f"{folder}: {counted(len(ids), 'run')} {state} ({names}): {how}")
 
 

@@ -54,7 +54,7 @@ def class_set(classes: Sequence[str], probabilities: Sequence[float], threshold:
 
 def _calibrated(model: HasOutcomes, argument: str) -> Mapping[str, Outcomes]:
     if not model.outcomes:
-        raise UserError("this model is not calibrated: domainwise calibrate, or compare, does that", argument=argument)
+        raise UserError("this model is not calibrated: calibrate does that, or compare", argument=argument)
     return model.outcomes
 
 
@@ -79,7 +79,7 @@ def outcome_tensors(outcomes: Mapping[str, Outcomes]) -> dict[str, Tensor]:
 
 def read_outcomes(tensors: Mapping[str, Tensor], domains: Mapping[str, int], file: Path) -> dict[str, Outcomes]:
     """The outcomes of each domain; tensors of other names, sizes or values are a UserError."""
-    found = {}
+    outcomes = {}
     for number, (domain, count) in enumerate(domains.items()):
         parts = [tensors.get(f"{number}.{part}") for part in PARTS]
         if any(part is None or part.shape != (count,) for part in parts):
@@ -87,5 +87,5 @@ def read_outcomes(tensors: Mapping[str, Tensor], domains: Mapping[str, int], fil
         confidence, correct, truth = (part.numpy() for part in parts if part is not None)
         if not all(((part >= 0) & (part <= 1)).all() for part in (confidence, correct, truth)):
             raise UserError(f"{file}: probabilities of {domain} are not between 0 and 1: {ADVICE}")
-        found[domain] = Outcomes(confidence.astype(np.float64), correct.astype(bool), truth.astype(np.float64))
-    return found
+        outcomes[domain] = Outcomes(confidence.astype(np.float64), correct.astype(bool), truth.astype(np.float64))
+    return outcomes

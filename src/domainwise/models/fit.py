@@ -20,7 +20,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.assemble import as_read_by
-from domainwise.engine.train import TrainingResult, train
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
@@ -71,7 +72,7 @@ def fit(
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
-        raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
+        raise UserError("fit is for one process: under torchrun use domainwise.train")
     if isinstance(environments, Environments):
         data = with_fingerprint(environments)
         dataset = Dataset.from_environments(data)
@@ -102,8 +103,9 @@ def trained_model(
     facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
     rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
     summary = training_summary(run, environments, evaluation, seconds, rule) | facts
-    if (command := train_command(run, Path("model"))) is not None:
-        summary["command"] = command + ("" if weights.selected or weights.averaged else " --save last")
+    saved_last = not (weights.selected or weights.averaged)
+    if (command := train_command(run, Path("model"), "last" if saved_last else "")) is not None:
+        summary["command"] = command
     return make_model(run, environments, weights.tensors, summary, device)
 
 

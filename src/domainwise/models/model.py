@@ -262,8 +262,8 @@ def check_sizes(card: Card, weights: StateDict) -> None:
         return
     for name, tensor in planned.state_dict().items():
         if name not in weights or weights[name].shape != tensor.shape:
-            found = list(weights[name].shape) if name in weights else "missing"
-            raise UserError(f"the weights do not fit the card: {name} is {found} instead of {list(tensor.shape)}")
+            shape = list(weights[name].shape) if name in weights else "missing"
+            raise UserError(f"the weights do not fit the card: {name} is {shape} instead of {list(tensor.shape)}")
     known = sum(tensor.nbytes for tensor in weights.values())
     needed = sum(tensor.nbytes for tensor in (*planned.parameters(), *planned.buffers()))
     if needed > known + LARGEST_BUFFERS:

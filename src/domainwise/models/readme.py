@@ -44,8 +44,8 @@ def write_readme(file: Path, card: Card) -> None:
 
 def _is_ours(file: Path) -> bool:
     data = files.read(file, limit=LARGEST, advice="delete it")
-    found = WRITTEN.search(data)
-    return found is not None and digest(data[: found.start()]).encode() == found[1]
+    match = WRITTEN.search(data)
+    return match is not None and digest(data[: match.start()]).encode() == match[1]
 
 
 def readme(card: Card) -> str:
@@ -92,12 +92,12 @@ def _listed(sentences: Iterable[str]) -> str:
 
 def _unseen(card: Card) -> Iterator[str]:
     """What to expect on a new domain."""
-    found = card.training.get("unseen")
+    summary = card.training.get("unseen")
     if test_rows := card.training.get("test_rows"):
         yield f"{escaped(describe_test_rows(test_rows))}.\n"
-    yield f"{escaped(describe_estimate(found))}.\n"
-    if found and len(domains := found["domains"]) > 1:
-        errors = found.get("errors", {})
+    yield f"{escaped(describe_estimate(summary))}.\n"
+    if summary and len(domains := summary["domains"]) > 1:
+        errors = summary.get("errors", {})
         rows = [(domain, f"{mean:.1f}{_error(errors.get(domain))} %") for domain, mean in domains.items()]
         yield _table(("domain left out", "accuracy"), rows)
 

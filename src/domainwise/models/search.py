@@ -133,8 +133,8 @@ def _candidate(curves: Sequence[Curve], metric: Metric) -> tuple[float, Candidat
     best = int(goodness.argmax())
     run = curves[0].run
     domains = {domain: float(values[best]) for domain, values in by_domain.items()}
-    found = (steps[best] + 1, float(mean[best]), domains)
-    return float(goodness[best]), Candidate(run.algorithm, run.draw, run.hparams, *found, curves[0].average)
+    result = (steps[best] + 1, float(mean[best]), domains)
+    return float(goodness[best]), Candidate(run.algorithm, run.draw, run.hparams, *result, curves[0].average)
 
 
 def _means(curves: Sequence[Curve], steps: Sequence[int], metric: Metric) -> dict[str, Floats]:

@@ -29,8 +29,8 @@ def unseen_estimate(curves: Sequence[Curve], method: Method) -> dict[str, Any] |
 
 def estimate_of_run(records: Iterable[Record], domains: Sequence[str], rule: str) -> dict[str, Any] | None:
     """Of one run on some of its test domains, from its evaluation at the step of its model."""
-    found = {row.domain: [100 * row.accuracy] for row in records if row.split == "in" and row.domain in domains}
-    return _summary(found, rule)
+    of_domains = {row.domain: [100 * row.accuracy] for row in records if row.split == "in" and row.domain in domains}
+    return _summary(of_domains, rule)
 
 
 def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, 
         return None
     over_pairs = estimate([value for values in accuracies.values() for value in values])
     of_domains = {domain: estimate(values) for domain, values in accuracies.items()}
-    domains = {domain: found.mean for domain, found in of_domains.items()}
+    domains = {domain: one.mean for domain, one in of_domains.items()}
     worst = min(domains, key=lambda domain: domains[domain])
     return {
         "rule": rule,
@@ -48,26 +48,27 @@ def _summary(accuracies: Mapping[str, Sequence[float]], rule: str) -> dict[str, 
         "error": over_pairs.error if over_pairs.n > 1 else None,
         "worst": {"domain": worst, "mean": domains[worst]},
         "domains": domains,
-        "errors": {domain: found.error for domain, found in of_domains.items()},
+        "errors": {domain: one.error for domain, one in of_domains.items()},
     }
 
 
-def describe_test_rows(found: Mapping[str, Any]) -> str:
+def describe_test_rows(summary: Mapping[str, Any]) -> str:
     """In words: the accuracy on rows that are given as test, of domains that were trained on."""
+    pairs, worst = counted(summary["pairs"], "domain"), summary["worst"]
     return (
-        f"accuracy on {TEST_ROWS} {found['mean']:.1f} %, mean over {counted(found['pairs'], 'domain')}, "
-        f"{found['worst']['mean']:.1f} % on the worst ({found['worst']['domain']}): nothing about unseen domains"
+        f"accuracy on {TEST_ROWS} {summary['mean']:.1f} %, mean over {pairs}, {worst['mean']:.1f} % on the worst "
+        f"({worst['domain']}): nothing about unseen domains"
     )
 
 
-def describe_estimate(found: Mapping[str, Any] | None) -> str:
+def describe_estimate(summary: Mapping[str, Any] | None) -> str:
     """In words."""
-    if not found:
+    if not summary:
         return NONE
-    error = "" if found["error"] is None else f" ± {found['error']:.1f}"
-    pairs, worst = counted(found["pairs"], "pair"), found["worst"]
-    how = f"at the {LAST}" if found["rule"] == LAST else f"selected by {found['rule']} validation"
+    error = "" if summary["error"] is None else f" ± {summary['error']:.1f}"
+    pairs, worst = counted(summary["pairs"], "pair"), summary["worst"]
+    how = f"at the {LAST}" if summary["rule"] == LAST else f"selected by {summary['rule']} validation"
     return (
-        f"accuracy on unseen domains {found['mean']:.1f}{error} % over {pairs} of domain left out and trial, "
+        f"accuracy on unseen domains {summary['mean']:.1f}{error} % over {pairs} of domain left out and trial, "
         f"{worst['mean']:.1f} % on the worst ({worst['domain']}); {how}"
     )

@@ -96,7 +96,7 @@ class DigitsConvNet(nn.Sequential):
         )
 
 
-@network("mlp")
+@network("mlp", convolutional=False)
 class MLP(nn.Module):
     """Two hidden layers of 390 units with ReLU on images averaged down to 14x14 (or on vectors): for quick work."""
 
@@ -121,7 +121,7 @@ class MLP(nn.Module):
         return F.adaptive_avg_pool2d(x, 14).flatten(1) if self.image else x
 
 
-@network("linear")
+@network("linear", convolutional=False)
 class Linear(nn.Flatten):
     """No features of its own: a linear classifier on the inputs, for vectors such as features of another network."""
 

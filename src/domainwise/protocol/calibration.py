@@ -92,13 +92,13 @@ def fit_temperature(logits: Logits) -> float:
     """The minimum between LOWEST and HIGHEST; the loss is convex in 1 / T, so it is the only one."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         lambda inverse: negative_log_likelihood(logits, 1 / inverse),
         bounds=(1 / HIGHEST, 1 / LOWEST),
         method="bounded",
         options={"xatol": 1e-7},
     )
-    return float(1 / found.x)
+    return float(1 / minimum.x)
 
 
 def calibrate_logits(logits: Logits, source: CalibratedOn) -> tuple[Calibration, dict[str, Outcomes]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -162,12 +162,7 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
-        described = self.describe() | {
-            "weights": WeightsReference.parse(self.weights).fingerprint,
-            "network": network_title(self.network),
-        }
-        text = CANONICAL.encode(described)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return identity(self.describe())
 
     @cached_property
     def training_id(self) -> str:
@@ -212,6 +207,17 @@ class Run:
         unseen = "+".join(self.test_domains) or "none"
         made = f"{self.algorithm} {self.combined}" if self.combination else self.algorithm
         return f"{made} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+
+
+def identity(description: Mapping[str, Any]) -> str:
+    """That of the run with this description; paths count by the content of what they name."""
+    described = {
+        **description,
+        "weights": WeightsReference.parse(str(description.get("weights", ""))).fingerprint,
+        "network": network_title(str(description.get("network", ""))),
+    }
+    text = CANONICAL.encode(described)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache

@@ -104,26 +104,27 @@ class AccuracyTable(Tabular):
         baseline: str = "ERM",
         metric: Metric = ACCURACY,
         was_run: Mapping[Method, Set[Column]] | None = None,
+        columns: Set[Column] = frozenset(),
     ) -> "AccuracyTable":
         """From selected scores; rows in the order of these algorithms, the rest after them by name.
 
         `was_run` says which columns the methods were run on: a method or a column without a score keeps its place, and
-        there is no average over the others alone.
+        there is no average over the others alone. `columns` are there whether a method was run on them or not.
         """
         run_on = {method: set(by_column) for method, by_column in scores.items()}
         for method, found in (was_run or {}).items():
             run_on[method] = run_on.get(method, set()) | found
-        columns = in_order(dataset, set().union(*run_on.values()))
+        shown = in_order(dataset, set(columns).union(*run_on.values()))
         rank = {name: i for i, name in enumerate(algorithms)}
         rows = []
         for method in sorted(run_on, key=lambda method: _place(method, rank)):
             by_column = scores.get(method, {})
             other = _baseline(method, baseline, scores)
             gap = paired(by_column, scores[other], metric) if other not in (None, method) else None
-            cells = {c: estimate(list(by_column[c].values()), metric) for c in columns if c in by_column}
-            not_judged = tuple(c for c in columns if c in run_on[method] and c not in by_column)
-            rows.append(Row(method, cells, average(by_column, columns, metric), gap, not_judged=not_judged))
-        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)), metric=metric)
+            cells = {c: estimate(list(by_column[c].values()), metric) for c in shown if c in by_column}
+            not_judged = tuple(c for c in shown if c in run_on[method] and c not in by_column)
+            rows.append(Row(method, cells, average(by_column, shown, metric), gap, not_judged=not_judged))
+        return cls(dataset, selection, baseline, tuple(shown), tuple(_tested_together(rows)), metric=metric)
 
     @property
     def title(self) -> str:

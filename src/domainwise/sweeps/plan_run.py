@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.core.errors import UserError, unknown
+from domainwise.core.errors import Unsuited, UserError, unknown
 from domainwise.data.augmentations import check_augmentation
 from domainwise.data.catalogue import Dataset
 from domainwise.data.find import find_dataset
@@ -68,7 +68,7 @@ def plan_run(
     if both := set(train) & set(test):
         raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
     if len(train) < method.needs_domains:
-        raise UserError(
+        raise Unsuited(
             f"{algorithm} needs at least {method.needs_domains} training domains; "
             f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
         )
@@ -104,6 +104,7 @@ def plan_run(
     check_recipe(options, held_out)
     check_balance(options, data.classes)
     _check_method(method, algorithm, options, network)
+    method.check_domains(values, len(train))
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
@@ -150,18 +151,23 @@ def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
 
 
 def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, network: str) -> None:
-    """Raises UserError if the method cannot work with the recipe of these options, or with the network."""
+    """Raises Unsuited if the method cannot work with the recipe of these options, or with the network."""
     if method.changes_input_layer and is_hub(network):
-        raise UserError(
+        raise Unsuited(
             f"{name} adds an input channel to the network, which backbones of a hub do not take: choose a resnet",
             argument="network",
         )
+    if method.changes_input_layer and not NETWORKS.options(network).get("convolutional", True):
+        raise Unsuited(
+            f"{name} adds an input channel to the first convolution, and {network} has none: choose another network",
+            argument="network",
+        )
     if options.freeze and method.moves_features:
-        raise UserError(
+        raise Unsuited(
             f"{name} only changes features, which are frozen: choose ERM, or train the features", argument="freeze"
         )
     if options.start and method.replaces_layers:
-        raise UserError(
+        raise Unsuited(
             f"{name} replaces layers of the network, so that a classifier fitted before does not fit: "
             "choose another method, or no start",
             argument="start",

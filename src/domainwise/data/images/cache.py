@@ -189,8 +189,7 @@ def _build(entry: Path, files: Sequence[Location], size: int, label: str, window
             temporary.rename(entry)
         if (total := (len(files) - len(bad)) * 3 * size * size) >= WORTH_A_LINE:
             progress.announce(
-                f"decoded images of {label}, {total / 1e6:,.0f} MB, are kept for later runs in {entry.parent} "
-                "(see: domainwise data cache list)"
+                f"decoded images of {label}, {total / 1e6:,.0f} MB, are kept for later runs in {entry.parent}"
             )
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -62,18 +62,18 @@ class CachedImages:
 def cached_images(root: Path) -> list[CachedImages]:
     """What a cache folder holds, the largest first."""
     folders = [path for path in sorted(root.iterdir()) if COLLECTION.fullmatch(path.name)] if root.is_dir() else []
-    found = [_described(folder, entries) for folder in folders if (entries := list(_entries(folder)))]
-    return sorted(found, key=lambda one: -one.bytes)
+    cached = [_described(folder, entries) for folder in folders if (entries := list(_entries(folder)))]
+    return sorted(cached, key=lambda one: -one.bytes)
 
 
 def chosen(cached: Sequence[CachedImages], name: str | None) -> list[CachedImages]:
     """All, or those of a name: a folder's in the cache, or of a dataset or folder of images."""
     if name is None:
         return list(cached)
-    found = [one for one in cached if name in (one.name, one.name.rpartition("-")[0], one.source)]
-    if not found:
+    matching = [one for one in cached if name in (one.name, one.name.rpartition("-")[0], one.source)]
+    if not matching:
         raise unknown("cache", name, [one.name for one in cached])
-    return found
+    return matching
 
 
 def _described(folder: Path, entries: Sequence[Path]) -> CachedImages:

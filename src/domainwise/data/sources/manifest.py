@@ -77,17 +77,17 @@ def paths_of(path: Path, reading: Reading) -> list[Location]:
 
 def table_of_folder(folder: Path, out: Path) -> int:
     """Writes a table of the images at DIR/<domain>/<class>/, with paths relative to it; returns the number of rows."""
-    found = scan(files.resolved(folder))
+    scanned = scan(files.resolved(folder))
     base = files.resolved(out).parent
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(NEEDED)
-    for image in found.images:
+    for image in scanned.images:
         inside = Path(image.file).is_relative_to(base)
         place = os.path.relpath(image.file, base) if inside else str(image.file)
         writer.writerow([place, image.label, image.domain])
     files.write(files.writable_file(out), text.getvalue())
-    return len(found.images)
+    return len(scanned.images)
 
 
 def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:

@@ -15,7 +15,7 @@ from domainwise.reports.figures.request import Drawing, Request, TooFew
 from domainwise.reports.style import footnote, headline, plain, settings
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.completeness import Completeness
-from domainwise.sweeps.tables import completeness, groups
+from domainwise.sweeps.tables import groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
@@ -67,7 +67,7 @@ def draw(
                 request = Request(folder, group, chosen, algorithms)
                 drawing = FIGURES[name](request)
                 titled = replace(drawing, title=f"{request.dataset}: {drawing.title}")
-                return _labelled(titled, completeness(collection, group))
+                return _labelled(titled, collection.completeness(group.incomplete))
         except TooFew as error:
             missing = missing or error
     assert missing is not None

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.protocol.dataset_names import path_or_name, title
-from domainwise.protocol.selection import Column, Curve, searches
+from domainwise.protocol.selection import Column, Curve
 from domainwise.protocol.statistics import Scores
 from domainwise.sweeps.accuracy_table import AccuracyTable, in_order
 from domainwise.sweeps.tables import Group, table_of
@@ -50,7 +50,7 @@ class Request:
     @cached_property
     def columns(self) -> list[Column]:
         """As in the experiment's table."""
-        return in_order(self.group.experiment.dataset, {search.column for search in searches(self.curves)})
+        return in_order(self.group.experiment.dataset, replace(self.group, curves=self.curves).columns)
 
 
 @dataclass(frozen=True)

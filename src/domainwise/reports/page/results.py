@@ -17,7 +17,7 @@ from domainwise.reports.style import slots
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection, distinct
 from domainwise.sweeps.completeness import Completeness
-from domainwise.sweeps.tables import Group, completeness, groups, table_of
+from domainwise.sweeps.tables import Group, groups, table_of
 
 Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
 
@@ -134,7 +134,7 @@ def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
         views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
         if views:
             table = next(iter(views.values())).table
-            facts = facts_of(group, table, completeness(collection, group))
+            facts = facts_of(group, table, collection.completeness(group.incomplete))
             about = _about(group.experiment.dataset), _algorithms(table)
             result.append(Section(name, facts, views, group, _times(group, table), *about))
     return result
