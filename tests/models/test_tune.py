@@ -21,10 +21,12 @@ from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
 from domainwise.models.search import check_metric, finished_curves, ranked_candidates
 from domainwise.models.tune import choose
+from domainwise.models.unseen import describe_estimate, unseen_estimate
 from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Method
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command
 from domainwise.sweeps.plan import Plan, plan_sweep, saved_plans
@@ -228,6 +230,13 @@ def test_another_metric_selects_compares_and_is_shown(tmp_path: Path) -> None:
     assert found.gaps["DAT"].gain > 0.5 > 0 > found.gaps["DAT"].mean and "negative log-likelihood" in found.table.title
     with pytest.raises(UserError, match="worst-group is not known"):
         comparison(plan, tmp_path, metric=METRICS["worst-group"])
+
+    told = unseen_estimate(finished_curves(plan.runs(), tmp_path), Method("DAT"), METRICS["nll"])
+    assert told is not None and told["worst"]["mean"] == max(told["domains"].values()), "lower is better"
+    assert told["mean"] == pytest.approx(0.7, abs=0.05), "candidate 0 at step 0: the lowest loss"
+    words = describe_estimate(told)
+    assert words.startswith(f"negative log-likelihood on unseen domains {told['mean']:.3f} ± ") and "%" not in words
+    assert words.endswith("; selected by training-domain validation of negative log-likelihood")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ import pytest
 
 from domainwise.core.errors import UserError
 from domainwise.protocol.metrics import ACCURACY, METRICS, find_metric
-from domainwise.protocol.records import Record, Status
-from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.selection import Curve, select
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.published import PublishedRun
 from domainwise.sweeps.reading import parse_records
 from domainwise.sweeps.tables import table
-from handmade_records import STEPS, a_run, colours, rows, write_done_run
+from handmade_records import STEPS, a_measured_run, a_run, colours, rows, write_done_run
 
 
 def measured(values: dict[str, dict[str, list[float]]]) -> Curve:
@@ -72,21 +70,6 @@ def test_one_domain_has_no_worst_and_old_records_no_subgroup() -> None:
     assert step(Curve.of(run, rows(run)), "worst-subgroup") is None
     alone = Curve.of(replace(run, train_domains=run.train_domains[:1]), rows(run))
     assert step(alone, "worst-domain") is None and step(alone, "training-domain") == 0
-
-
-def a_measured_run(folder: Path, algorithm: str, loss: float, trial: int = 0, unseen: str = "+90%") -> RunFolder:
-    run = colours(algorithm, unseen, trial=trial)
-    made = RunFolder(folder, run)
-    made.create()
-    parts = [(d, "out") for d in run.train_domains] + [(unseen, "in"), (unseen, "out")]
-    made.append(
-        [
-            Record(run.id, 20, *part, 0.5, loss + trial / 100, 1.0, 0.7, None, 0.5, 0.25, 0.75, 0.125, 0.0, 0.25)
-            for part in parts
-        ]
-    )
-    made.append([Status(run.id, 20, "done", "")])
-    return made
 
 
 def test_tables_of_another_metric(tmp_path: Path) -> None:

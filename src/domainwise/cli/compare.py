@@ -114,7 +114,15 @@ def compare(
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
-                plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
+                plan,
+                runs,
+                best,
+                chosen.name,
+                metric=shown_metric,
+                device=device,
+                data_root=data_root,
+                out=out,
+                progress=progress,
             )
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

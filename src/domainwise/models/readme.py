@@ -14,14 +14,14 @@ from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
-from domainwise.models.unseen import describe_estimate, describe_test_rows
+from domainwise.models.unseen import describe_estimate, describe_test_rows, metric_of
 from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.calibration import SOURCES
 from domainwise.protocol.metrics import ACCURACY, METRICS
 from domainwise.protocol.network_names import is_hub, network_title
 from domainwise.protocol.runs import TEST_ROWS, WeightsReference
-from domainwise.protocol.statistics import wilson
+from domainwise.protocol.statistics import Estimate, wilson
 
 FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
 WRITTEN = re.compile(rb"\n<!-- written by domainwise ([0-9a-f]{64}) -->\n\Z")
@@ -98,12 +98,9 @@ def _unseen(card: Card) -> Iterator[str]:
     yield f"{escaped(describe_estimate(summary))}.\n"
     if summary and len(domains := summary["domains"]) > 1:
         errors = summary.get("errors", {})
-        rows = [(domain, f"{mean:.1f}{_error(errors.get(domain))} %") for domain, mean in domains.items()]
-        yield _table(("domain left out", "accuracy"), rows)
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f" ± {error:.1f}"
+        metric = metric_of(summary)
+        rows = [(domain, str(Estimate(mean, errors.get(domain), 0, metric))) for domain, mean in domains.items()]
+        yield _table(("domain left out", metric.title + metric.unit), rows)
 
 
 def _metrics(card: Card) -> Iterator[str]:

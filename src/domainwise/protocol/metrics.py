@@ -52,9 +52,21 @@ class Metric:
         return f" (it needs {self.needs})" if self.needs else ""
 
     @property
+    def heading(self) -> str:
+        """The title at the beginning of a line."""
+        return self.title[:1].upper() + self.title[1:]
+
+    @property
     def unit(self) -> str:
         """After a title; empty where there is none."""
         return ", per cent" if self.percent else ""
+
+    @property
+    def selecting(self) -> str:
+        """After the name of a selection rule: by what it selects where this is shown; empty for accuracy."""
+        if self.name == "accuracy":
+            return ""
+        return f" of {self.title}" if self.selects else " of accuracy"
 
     def chance(self, classes: int) -> float | None:
         """As tables show it: of guessing any class as often as any other; None where that depends on the data."""
