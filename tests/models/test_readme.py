@@ -73,6 +73,13 @@ def test_it_says_on_what_probabilities_are_calibrated_and_what_depends_on_the_ba
     text = text_of(model, tmp_path / "calibrated")
     assert model.calibration in text.replace("&gt;", ">")
     assert "calibrated on held-out images of the training domains: too confident" in text
+    titles = row(text, "domain", "samples are")
+    assert [title for title in titles if "before calibration" in title] == [
+        "AUROC, before calibration, per cent",
+        "negative log-likelihood, before calibration",
+        "calibration error, before calibration, per cent",
+    ], "the numbers of the training, from logits that no temperature divided"
+    assert "before calibration" not in text_of(dw.fit(photos, "ERM", device="cpu", **SETTINGS), tmp_path / "before")
     batches = dw.fit(photos, "MTL", device="cpu", **SETTINGS)
     assert "all of its inputs must come from one domain" in text_of(batches, tmp_path / "batches")
 

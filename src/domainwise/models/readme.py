@@ -122,7 +122,8 @@ def _metrics(card: Card) -> Iterator[str]:
             which = {"in": "trained on", "out": "held out"}[split] if domain in card.domains else f"{kind} ({split})"
             cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, numbers, strict=True)]
             rows.append((domain, which, n or "", f"{100 * value:.1f}{interval}", *cells))
-    titles = [metric.title + metric.unit for metric in shown]
+    before = {metric: ", before calibration" for metric in shown if card.calibration and metric.temperature_changes_it}
+    titles = [metric.title + before.get(metric, "") + metric.unit for metric in shown]
     yield _table(("domain", "samples are", "samples", "accuracy, per cent (95 % interval)", *titles), rows)
     yield (
         "Intervals (Wilson) are of other samples of the same domain, for these weights; they say nothing of other "

@@ -24,6 +24,8 @@ class Metric:
     selects: bool = True
     """Whether rules select by it. Calibration alone does not make a model useful: an untrained network that gives every
     class the same probability is perfectly calibrated. Where False, rules select by accuracy."""
+    temperature_changes_it: bool = False
+    """Whether calibration changes it: it depends on how sure a model is, not only on what it predicts."""
     needs: str = ""
     """What data must have for it, beyond classes."""
 
@@ -90,9 +92,23 @@ METRICS: dict[str, Metric] = {
         ACCURACY,
         Metric("balanced-accuracy", "balanced_accuracy", "balanced accuracy"),
         Metric("macro-f1", "macro_f1", "macro F1"),
-        Metric("auroc", "auroc", "AUROC"),
-        Metric("nll", "loss", "negative log-likelihood", higher_is_better=False, percent=False),
-        Metric("calibration-error", "calibration_error", "calibration error", higher_is_better=False, selects=False),
+        Metric("auroc", "auroc", "AUROC", temperature_changes_it=True),
+        Metric(
+            "nll",
+            "loss",
+            "negative log-likelihood",
+            higher_is_better=False,
+            percent=False,
+            temperature_changes_it=True,
+        ),
+        Metric(
+            "calibration-error",
+            "calibration_error",
+            "calibration error",
+            higher_is_better=False,
+            selects=False,
+            temperature_changes_it=True,
+        ),
         WORST_CLASS,
         WORST_GROUP,
     )
