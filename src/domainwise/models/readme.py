@@ -136,8 +136,10 @@ def _limits(card: Card) -> Iterator[str]:
     yield "Whatever it is given, it answers with one of its classes."
     if card.calibration is None:
         yield "Its probabilities are not calibrated: they are no measure of how often it is right."
-    elif card.calibration.source == "held-out":
-        yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+    else:
+        if card.calibration.source == "held-out":
+            yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+        yield from (f"Calibration: {warning}." for warning in card.calibration.warnings)
     if str(card.training.get("predictions", "")).startswith("depend"):
         yield "Predictions depend on the batch they are made in: all of its inputs must come from one domain."
     if card.window is not None:
