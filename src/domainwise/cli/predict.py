@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -201,11 +202,13 @@ def evaluate(
     rows = []
     for domain, score in result.domains.items():
         cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
-        seen = " (trained on)" if score.trained_on else ""
+        seen = f" ({score.role})" if score.trained_on else ""
         numbers = (score.samples, score.seen_samples)[: len(counts)]
         rows.append((domain + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells))
     title = f"Accuracy of {model} on {environments.name}, per cent"
     console.print(Table(("domain", *counts, "all", *shown), rows, title, caption))
+    calibrated = "as calibrated" if loaded.card.calibration else "not calibrated"
+    console.print(replace(result.metrics_table(), title="Further metrics", caption=f"probabilities are {calibrated}"))
     _show_confusion(result.confusion)
     if result.seen_sentence:
         say(result.seen_sentence)

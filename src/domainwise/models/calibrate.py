@@ -4,6 +4,7 @@ Runs that left a training domain out give logits on all its samples. The shipped
 holds is a property of the models that left one out. Every sample counts once: of several trials the first is used.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from domainwise.models.new_samples import labels_of, new_samples
 from domainwise.protocol.calibration import CalibratedOn, Logits, calibrate_logits
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
+
+log = logging.getLogger(__name__)
 
 DIFFER = (
     "train_domains",
@@ -64,6 +67,8 @@ def calibrate(
 def calibrated(model: Model, logits: Logits, source: CalibratedOn) -> Model:
     """A copy with the temperature that these logits give."""
     calibration, outcomes = calibrate_logits(logits, source)
+    for warning in calibration.warnings:
+        log.warning("%s", warning)
     weights = {name: tensor.cpu() for name, tensor in model.algorithm.state_dict().items()}
     card = replace(model.card, calibration=calibration)
     return Model(card, weights, model.reference, model.device.type, model.trained_on, outcomes)
@@ -135,7 +140,8 @@ def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Calibrat
     unseen: dict[str, Any] = {}
     held_out: dict[str, Any] = {}
     for domain, rows in new_samples(model, data).items():
-        is_unseen = domain not in model.domains and len(rows) == data.sizes[domain]
+        is_known = domain in (*model.domains, *data.test_rows_of(model.domains))
+        is_unseen = not is_known and len(rows) == data.sizes[domain]
         logits = model._each(data.images[rows], model.algorithm.predict, len(model.classes)).cpu().double().numpy()
         (unseen if is_unseen else held_out)[domain] = (logits, labels_of(model, data, rows).numpy())
     return (unseen, "unseen") if unseen else (held_out, "held-out")

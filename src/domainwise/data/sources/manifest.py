@@ -20,7 +20,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.images.remote import Location, is_url, shown, states
 from domainwise.data.sources.bursts import timestamp
-from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.folder import TEST, Folder, ImageFile, scan
 from domainwise.data.sources.hub_folders import SPLITS, hub_table, packed_table, path_column, wanted
 from domainwise.data.sources.left_out import LeftOut, printable
 from domainwise.data.sources.table_columns import TableColumns
@@ -124,7 +124,7 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         if texts["split"].lower() not in SPLITS:
             raise UserError(f"{where}: unknown split {texts['split'][:40]!r}: write train, val or test")
         split = SPLITS[texts["split"].lower()]
-    domain = f"{texts['domain']} (test)" if split == "test" else texts["domain"]
+    domain = texts["domain"] + TEST if split == "test" else texts["domain"]
     return ImageFile(
         domain,
         texts["label"],
