@@ -206,7 +206,7 @@ reproduce-pacs-averages:
 
 # Is what we lack on sketches ours? A plain loop, then one ingredient of a training of ours after the other, and ours.
 CONTROLS := control stored augment kernels kernels,precision kernels,precision,head kernels,precision,head,sampling \
-    kernels,precision,head,sampling,adam engine engine,precision
+    kernels,precision,head,sampling,adam engine engine,precision engine,precision,original
 .PHONY: reproduce-pacs-control
 reproduce-pacs-control: $(READY)
 	$(if $(AGAIN),mkdir -p $(RUNS))
@@ -214,15 +214,17 @@ reproduce-pacs-control: $(READY)
 	    --json $(if $(AGAIN),$(RUNS),results/bench)/pacs-control.json $(OPTIONS)
 
 # Probes: the features of ResNet-50 once (about six minutes on two cores), and every method trained on them at the
-# defaults that takes seconds a run. A linear classifier has no features of its own: methods that only change features
-# would be ERM. Perturbations and mixing happen in the features. Others take up to minutes a run: eleven passes a step
-# (AT, WRM), or matrices of 2048 x 2048 (SelfReg, CausIRL). The folder's path is part of the runs: the same everywhere.
+# defaults, but for those that begin after the last of these steps. A linear classifier has no features of its own:
+# methods that only change features would be ERM, or IRM (IB_IRM). Perturbations and mixing happen in the features. AT and
+# WRM come last, with eleven passes a step. The folder's path is part of the runs: the same everywhere.
 PROBED := /tmp/pacs-resnet50-v1
 PROBES := $(DOMAINWISE) sweep --dataset $(PROBED) --hparams 1 --trials 3 --device cpu --network linear \
     --out $(RUNS)/pacs-probes
 reproduce-pacs-probes:
 	$(DOMAINWISE) features PACS --network resnet50-v1 --device cpu --out $(PROBED)
-	$(call train,$(PROBES),ERM IRM VREx GroupDRO SD EQRM RDM UAT DAT LDAT EnsembleUAT ADA MTL Mixup MLDG IB_ERM IB_IRM Fishr Fish ANDMask SANDMask IGA CAD CondCAD URM SAM SAGM)
+	$(call train,$(PROBES),ERM IRM VREx GroupDRO SD UAT DAT LDAT EnsembleUAT ADA MTL Mixup MLDG RSC Fish ANDMask SANDMask IGA SelfReg URM SAM SAGM)
+	$(call train,$(PROBES),EQRM RDM Fishr,--hparam anneal=500)
+	$(call train,$(PROBES),AT WRM)
 	$(MAKE) publish-pacs-probes
 
 # Where models of the defaults look that saw no sketch: on drawings of our own, whose picture may be shown, and on one

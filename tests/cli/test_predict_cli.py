@@ -163,6 +163,7 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     assert told["seen_in_training"] == 20 and "20 of 36 samples were seen in training" in shown
     assert "seen in" in shown and [told["domains"][name]["samples"] for name in ("clinic", "lab")] == [2, 12]
     assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
+    assert "calibration error" in shown and "probabilities are not calibrated" in shown
     wrong = sum(
         row["confusion"][a][b]
         for row in told["domains"].values()

@@ -210,6 +210,9 @@ def test_the_command_writes_a_dataset_a_table_and_tensors(domainwise: Command, t
     assert torch.equal(torch.tensor(table["features"]), expected.images)
     shown = domainwise("train", "--dataset", "features", "--network", "linear", "--steps", "3", "--test-domain", "0")
     assert "done after step 2" in shown.out
+    swept = domainwise("sweep", "--dataset", "features", "--network", "linear", "--algorithms", "ERM,SagNet")
+    assert swept.is_one_line_error and "all that SagNet adds happens in the features" in swept.err
+    assert not Path("runs/sweep").exists(), "said before the runs of ERM"
     assert "features of tiny" in domainwise("data", "cache", "list").out.replace("\n", " ")
 
 

@@ -10,8 +10,10 @@ from scipy.stats import binomtest
 
 import domainwise as dw
 from commands import Command
+from domainwise.data.sources.saved import load_environments, save_environments
 from domainwise.models.calibrate import calibrate
 from domainwise.protocol.statistics import wilson
+from small_tables import rows_of, write
 
 SETTINGS = {"steps": 11, "evaluate_every": 5, "hparams": {"batch_size": 8}, "image_size": 16, "network": "small-cnn"}
 
@@ -71,6 +73,13 @@ def test_it_says_on_what_probabilities_are_calibrated_and_what_depends_on_the_ba
     text = text_of(model, tmp_path / "calibrated")
     assert model.calibration in text.replace("&gt;", ">")
     assert "calibrated on held-out images of the training domains: too confident" in text
+    titles = row(text, "domain", "samples are")
+    assert [title for title in titles if "before calibration" in title] == [
+        "AUROC, before calibration, per cent",
+        "negative log-likelihood, before calibration",
+        "calibration error, before calibration, per cent",
+    ], "the numbers of the training, from logits that no temperature divided"
+    assert "before calibration" not in text_of(dw.fit(photos, "ERM", device="cpu", **SETTINGS), tmp_path / "before")
     batches = dw.fit(photos, "MTL", device="cpu", **SETTINGS)
     assert "all of its inputs must come from one domain" in text_of(batches, tmp_path / "batches")
 
@@ -89,3 +98,42 @@ def test_the_licence_of_pretrained_weights_is_named(photos: Path, tmp_path: Path
     assert "resnet18-f37072fd.pth, licence: BSD-3-Clause" in text_of(model, tmp_path / "known")
     model.card.training["run"] = run | {"weights": "own.pth#0123456789abcdef"}
     assert "own.pth, licence: unknown" in text_of(model, tmp_path / "unknown")
+
+
+def table_with_test_rows(photos: Path) -> Path:
+    """Rows of train and test in clinic and lab; all rows of street are test."""
+    rows = rows_of(photos)
+    for number, row in enumerate(rows):
+        row["split"] = "test" if row["domain"] == "street" else ("train", "test")[number % 2]
+    return write(photos / "table.csv", rows)
+
+
+def test_test_rows_of_a_training_domain_are_not_unseen(photos: Path, tmp_path: Path, domainwise: Command) -> None:
+    table = table_with_test_rows(photos)
+    found = domainwise("train", "--data", table, "--steps", 3, "--image-size", 16, "--out", "model", "--device", "cpu")
+    assert found.status == 0, found.err
+    assert "lab (test) (test rows of a training domain)" in found.out and "street (test) (unseen)" in found.out
+    model = dw.load_model("model", device="cpu")
+    assert list(model.card.training["unseen"]["domains"]) == ["street (test)"]
+    assert set(model.card.training["test_rows"]["domains"]) == {"clinic (test)", "lab (test)"}
+    text = text_of(model, tmp_path / "again")
+    assert "over 1 pair of domain left out and trial" in text
+    assert "accuracy on test rows of a training domain " in text and "nothing about unseen domains" in text
+    assert row(text, "lab (test)", "test rows of a training domain (in)") and row(text, "street (test)", "unseen (in)")
+
+    scores = model.evaluate(table)
+    assert scores.domains["lab (test)"].test_rows and not scores.domains["street (test)"].trained_on
+    assert scores.average_unseen == scores.accuracy["street (test)"]
+    assert calibrate(model, data=table).card.calibration.domains == {"street (test)": 12}  # type: ignore[union-attr]
+    rows = [one for one in rows_of(photos) if one["domain"] != "street"]
+    splits = ("train", "test")
+    known = write(photos / "known.csv", [one | {"split": splits[i % 2]} for i, one in enumerate(rows)])
+    calibrated = calibrate(model, data=known).card.calibration
+    assert calibrated is not None and calibrated.source == "held-out"
+
+
+def test_test_rows_in_memory_are_not_trained_on(photos: Path, tmp_path: Path) -> None:
+    data = dw.load_dataset(table_with_test_rows(photos), image_size=16)
+    assert dw.fit(data, "ERM", steps=3, hparams={"batch_size": 8}, device="cpu").domains == ("clinic", "lab")
+    folder = save_environments(data, tmp_path / "saved")
+    assert load_environments(folder).given_test == data.given_test

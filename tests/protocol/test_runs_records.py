@@ -20,7 +20,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.protocol.records import PenaltyRecord, Record, Status, row_values
 from domainwise.protocol.run_folder import RunFolder
-from domainwise.protocol.runs import FORMAT, Run, added
+from domainwise.protocol.runs import FORMAT, Run, added, identity
 from domainwise.sweeps.plan_run import plan_run
 
 PLAN = "plan_run('BackgroundDigits', 'DAT', ['scene3', 1], hparams={'eps': 2, 'norm': 'linf'}, trial=2, seed=7)"
@@ -105,7 +105,7 @@ def test_a_run_is_frozen(run: Run) -> None:
 
 def test_round_trip_through_run_json(folder: RunFolder, run: Run) -> None:
     back = Run.from_description(json.loads((folder.path / "run.json").read_text()))
-    assert back == run and back.id == run.id
+    assert back == run and back.id == run.id == identity(json.loads((folder.path / "run.json").read_text()))
 
 
 @pytest.mark.parametrize("format_number", [0, FORMAT + 1, str(FORMAT), None])

@@ -14,7 +14,11 @@ import typer.main
 from commands import commands
 from documents import ROOT
 from domainwise.cli import app
+from domainwise.cli.options import parse_hparams
+from domainwise.data.catalogue import Dataset
 from domainwise.protocol.runs import Run
+from domainwise.sweeps.plan_run import erm_to_the_end, plan_run, search_space
+from small_datasets import table
 
 NAMES = re.findall(r"^EXPERIMENTS := (.*)$", (ROOT / "experiments.mk").read_text(), re.MULTILINE)[0].split()
 """Those that can be published and continued."""
@@ -163,10 +167,22 @@ def test_every_method_is_tried_at_its_defaults(name: str) -> None:
     assert sorted(tried) == sorted(ALGORITHMS) and not any("--hparam" in words for words in sweeps)
 
 
+def test_probes_are_of_every_method_that_does_more_than_change_features() -> None:
+    """And none is ERM to the end of its runs."""
+    from domainwise.algorithms import ALGORITHMS
+
+    sweeps = [words for words in recipe("reproduce-pacs-probes") if words[0] == "sweep"]
+    tried = [(name, words) for words in sweeps for name in words[words.index("--algorithms") + 1].split(",")]
+    assert sorted(name for name, _ in tried) == sorted(n for n, one in ALGORITHMS.items() if not one.moves_features)
+    vectors = Dataset.from_environments(table())
+    for name, words in tried:
+        fixed = parse_hparams([after for word, after in pairwise(words) if word == "--hparam"])
+        assert not list(erm_to_the_end([plan_run(vectors, name, [0], network="linear", hparams=fixed)])), name
+        assert words[words.index("--network") + 1] == "linear"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_hyper_parameter_is_one_of_a_method_it_is_given_to(name: str) -> None:
-    from domainwise.sweeps.plan_run import search_space
-
     for words in recipe(f"reproduce-{name}"):
         if words[0] != "sweep":
             continue

@@ -51,6 +51,28 @@ def test_data_without_weights_is_left_out_unless_none_are_needed(small: str, tmp
     ]
 
 
+def test_algorithms_that_cannot_be_trained_so_are_left_out(small: str, tmp_path: Path) -> None:
+    """By the network, the steps or the number of domains; mistakes that others share are errors."""
+    names = ("ERM", "ARM", "ERMPlusPlus", "MLDG")
+    short = DEFAULTS.changed(network="mlp", steps=50, hparams={"meta_test": 2})
+    study = plan_preset(small, short, names, data_root=tmp_path, draws=1, trials=1)
+    assert {plan.dataset: plan.algorithms for plan in study.plans} == {
+        "BackgroundDigits": ("ERM", "MLDG"),
+        "ColoredMNIST-embedded": ("ERM",),
+    }
+    _, arm, head, mldg = study.left_out
+    assert arm.startswith("ARM on BackgroundDigits, ColoredMNIST-embedded: ARM adds an input channel")
+    assert head.startswith("ERMPlusPlus on BackgroundDigits, ColoredMNIST-embedded: ERMPlusPlus trains the classifier")
+    assert mldg.startswith("MLDG on ColoredMNIST-embedded: MLDG: meta_test=2 of 2 training domains")
+    assert {run.algorithm for run in draw_by_draw(study.plans)} == {"ERM", "MLDG"}
+    with pytest.raises(
+        UserError, match=r"none of the datasets .* can be trained here; the first, PACS: PACS not found"
+    ):
+        plan_preset(small, DEFAULTS.changed(network="mlp"), ("ARM",), data_root=tmp_path)
+    with pytest.raises(UserError, match="steps must be at least 1"):
+        plan_preset(small, DEFAULTS.changed(network="mlp", steps=0), names, data_root=tmp_path)
+
+
 def test_draws_come_one_after_the_other_over_all_datasets(small: str, tmp_path: Path) -> None:
     runs = draw_by_draw(plan_preset(small, DEFAULTS, ("ERM", "DAT"), data_root=tmp_path, draws=2, trials=2).plans)
     assert [run.draw for run in runs] == [0] * (len(runs) // 2) + [1] * (len(runs) // 2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.core.errors import UserError
+from domainwise.core.errors import Unsuited, UserError
 from domainwise.kernels import adam
 from domainwise.nets.modes import has_live_batch_norm
 from domainwise.nets.network import Network
@@ -67,7 +67,9 @@ class Algorithm(nn.Module):
     differentiates_twice: ClassVar[bool] = False
     """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
     moves_features: ClassVar[bool] = False
-    """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
+    """Whether all it adds to a simpler method (most often ERM) happens in the features: frozen, they leave that one."""
+    begins_at: ClassVar[str] = ""
+    """The hyper-parameter that names the step before which it is ERM; empty for none."""
     reads_inputs: ClassVar[bool] = False
     """Whether a step uses inputs other than by their features: then features alone cannot replace the inputs."""
     replaces_layers: ClassVar[bool] = False
@@ -92,8 +94,7 @@ class Algorithm(nn.Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if problem.domains < self.needs_domains:
-            raise UserError(f"{name} needs at least {self.needs_domains} training domains, got {problem.domains}")
+        self.check_domains(hparams, problem.domains)
         if self.needs_features and not isinstance(network, Network):
             kind = type(network).__name__
             raise UserError(
@@ -113,8 +114,14 @@ class Algorithm(nn.Module):
         self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
 
     @classmethod
+    def check_domains(cls, hparams: HParams, domains: int) -> None:  # noqa: ARG003 (for methods that divide them)
+        """Raises Unsuited if the method needs more training domains."""
+        if domains < cls.needs_domains:
+            raise Unsuited(f"{cls.__name__} needs at least {cls.needs_domains} training domains, got {domains}")
+
+    @classmethod
     def check_steps(cls, hparams: HParams, steps: int) -> None:
-        """Raises UserError if a run of so many steps ends before all of the method has begun."""
+        """Raises Unsuited if a run of so many steps ends before all of the method has begun."""
 
     @property
     def first_phase(self) -> int:

@@ -9,9 +9,9 @@ from torch.func import functional_call
 
 from domainwise.algorithms.base import LARGEST_BATCH, algorithm, batch_size
 from domainwise.algorithms.risk import ERM
-from domainwise.core.errors import UserError
+from domainwise.core.errors import Unsuited, UserError
 from domainwise.nets.modes import frozen_running_stats
-from domainwise.protocol.spaces import Added, Fixed, LogUniform
+from domainwise.protocol.spaces import Added, Fixed, HParams, LogUniform
 
 
 @algorithm
@@ -35,19 +35,18 @@ class MLDG(ERM):
         "meta_test": Added(0, whole=True, maximum=1000),
     }
 
-    def setup(self) -> None:
-        super().setup()
-        if self.meta_test >= self.problem.domains:
-            raise UserError(
-                f"MLDG: meta_test={self.meta_test} of {self.problem.domains} training domains leave none to train on: "
-                "set fewer",
+    @classmethod
+    def check_domains(cls, hparams: HParams, domains: int) -> None:
+        super().check_domains(hparams, domains)
+        if (tested := meta_test_domains(hparams)) >= domains:
+            raise Unsuited(
+                f"MLDG: meta_test={tested} of {domains} training domains leave none to train on: set fewer",
                 argument="hparams",
             )
 
-    @property
-    def meta_test(self) -> int:
-        """The number of domains that a step tests on; 0 for a ring."""
-        return int(self.hparams.get("meta_test", 0))
+    def setup(self) -> None:
+        super().setup()
+        self.meta_test = meta_test_domains(self.hparams)
 
     def pairs(self, domains: int) -> list[tuple[int, int]]:
         """The places (meta-train, meta-test) in a step's random order of the domains."""
@@ -84,6 +83,11 @@ class MLDG(ERM):
         """The parameter after the first step of a new Adam, whose direction is g / (|g| + 1e-8)."""
         decayed = gradient + self.hparams["weight_decay"] * parameter.detach()
         return (parameter.detach() - lr * decayed / (decayed.abs() + 1e-8)).requires_grad_()
+
+
+def meta_test_domains(hparams: HParams) -> int:
+    """The number of domains that a step tests on; 0 for a ring."""
+    return int(hparams.get("meta_test") or 0)
 
 
 @algorithm

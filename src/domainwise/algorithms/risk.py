@@ -127,6 +127,7 @@ class Delayed(ERM):
     """ERM for `anneal` steps; then Adam restarts with the learning rate `anneal_lr`, to descend `late_loss`."""
 
     needs_domains = 2
+    begins_at = "anneal"
 
     def late_loss(self, losses: Tensor) -> Tensor:
         """From the anneal step on, by per-sample losses [E, B]."""
@@ -178,10 +179,10 @@ def kernel_quantile(values: Tensor, alpha: float) -> Tensor:
             middle = (low + high) / 2
             below = torch.special.ndtr((middle - values) / width).mean() < alpha
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        found = (low + high) / 2
-        density = torch.exp(-((found - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
+        quantile = (low + high) / 2
+        density = torch.exp(-((quantile - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
     # A Newton step from where it ends hardly moves it, and has the derivative of the implicit function.
-    return found - (torch.special.ndtr((found - values) / width).mean() - alpha) / density
+    return quantile - (torch.special.ndtr((quantile - values) / width).mean() - alpha) / density
 
 
 @algorithm
@@ -192,7 +193,7 @@ class RDM(Delayed):
 
     Paper: Nguyen et al. 2024, https://arxiv.org/abs/2310.18598.
     Note: lambda is `penalty` and nu is `variance`. ERM before the anneal step, where Adam restarts with another
-    learning rate.
+    learning rate. DomainBed has other values on some datasets of photographs.
     Try it: instead of VREx when the spread of losses within domains matters too; it needs large batches.
     """
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +89,7 @@ def global_options(
     """Train and evaluate models that must work on unseen domains."""
     logs.set_options(verbose, log_file)
     image_progress.show = decoding_progress
-    image_progress.announce = partial(say, to=errors_console)
+    image_progress.announce = lambda line: say(f"{line} (see: domainwise data cache list)", errors_console)
     if cache_folder is not None:
         os.environ[CACHE] = str(files.expanded(cache_folder).absolute())  # worker processes inherit it
     log.debug("domainwise %s", shlex.join(context.obj or ()))

@@ -63,8 +63,8 @@ def audit(
     if out is not None:
         save(audit_figure(audits), out)
     if as_json:
-        found = [_as_json(one) | {"weights": trained.weights} for one, trained in zip(audits, models, strict=True)]
-        print_json({"audits": found, "picture": str(out) if out else None})
+        content = [_as_json(one) | {"weights": trained.weights} for one, trained in zip(audits, models, strict=True)]
+        print_json({"audits": content, "picture": str(out) if out else None})
         return
     for one, trained in zip(audits, models, strict=True):
         console.print(replace(_table(one), caption=trained.weights))

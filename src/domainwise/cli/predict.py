@@ -2,13 +2,12 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import TextColumn
-from rich.table import Table
 
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
@@ -17,6 +16,7 @@ from domainwise.cli.reading_flags import with_path_flags, with_reading_flags
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
 from domainwise.core.spreadsheet import comma_separated_rows
+from domainwise.core.table import Table
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -195,21 +195,20 @@ def evaluate(
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))
         return
-    title = escape(f"Accuracy of {model} on {environments.name}, per cent")
     made = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
     caption = f"{made}; {loaded.weights}" + (f"; adapted by {adapt}, anew in every domain" if adapt else "")
-    table = Table(title=title, caption=escape(caption))
-    table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
     counts = ("images", "seen in training") if result.seen_samples else ("images",)
-    for heading in (*counts, "all", *map(escape, shown)):
-        table.add_column(heading, justify="right")
+    rows = []
     for domain, score in result.domains.items():
         cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
-        seen = " (trained on)" if score.trained_on else ""
+        seen = f" ({score.role})" if score.trained_on else ""
         numbers = (score.samples, score.seen_samples)[: len(counts)]
-        table.add_row(escape(domain) + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells)
-    console.print(table)
+        rows.append((domain + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells))
+    title = f"Accuracy of {model} on {environments.name}, per cent"
+    console.print(Table(("domain", *counts, "all", *shown), rows, title, caption))
+    calibrated = "as calibrated" if loaded.card.calibration else "not calibrated"
+    console.print(replace(result.metrics_table(), title="Further metrics", caption=f"probabilities are {calibrated}"))
     _show_confusion(result.confusion)
     if result.seen_sentence:
         say(result.seen_sentence)
@@ -223,12 +222,8 @@ def _show_confusion(confusion: "Confusion") -> None:
         return
     names = list(dict.fromkeys([*confusion, *(name for row in confusion.values() for name in row)]))
     if len(names) <= CLASSES_SHOWN:
-        table = Table("true class", title="Images of each class (rows) by prediction")
-        for name in names:
-            table.add_column(escape(name), justify="right")
-        for name, row in confusion.items():
-            table.add_row(escape(name), *(str(row.get(other) or "") for other in names))
-        console.print(table)
+        rows = [(name, *(str(row.get(other) or "") for other in names)) for name, row in confusion.items()]
+        console.print(Table(("true class", *names), rows, "Images of each class (rows) by prediction"))
     most = sorted(wrong, key=lambda pair: -wrong[pair])[:COMMONEST]
     parts = [f"{a} taken for {b}: {wrong[a, b]} of {sum(confusion[a].values())}" for a, b in most]
     say(f"Most often wrong: {'; '.join(parts)}.")

@@ -20,6 +20,10 @@ class UserError(Exception):
         self.argument = argument
 
 
+class Unsuited(UserError):
+    """A method that cannot work with this network, these domains, this recipe or so few steps; others may."""
+
+
 class StorageError(UserError):
     """A disk does not take what is to be written. It interrupts a training, which can be continued."""
 

@@ -102,11 +102,11 @@ def difference(a: Run, b: Run, facts: dict[str, Callable[[Run], Any]]) -> str:
 
 def chosen_runs(folders: Sequence[Path]) -> CombinableRuns:
     """Runs that a user named one by one; all must be done and belong together."""
-    found = [finished(path) for path in folders]
-    for one in found:
-        if text := difference(found[0].run, one.run, SHARED):
+    chosen = [finished(path) for path in folders]
+    for one in chosen:
+        if text := difference(chosen[0].run, one.run, SHARED):
             raise UserError(f"these do not belong together: {text}")
-    return _combinable(found, [one.run for one in found])
+    return _combinable(chosen, [one.run for one in chosen])
 
 
 def runs_of_sweep(folder: Path, wanted: RunsWanted, recorded: Combination = "") -> list[CombinableRuns]:
@@ -132,7 +132,7 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted, recorded: Combination = "") 
     for run in runs:
         key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial, run.average)
         groups.setdefault(key, []).append(run)
-    found = []
+    combinable = []
     for members in groups.values():
         members.sort(key=lambda run: (run.draw, run.id))
         done = [run for run in members if collection.statuses[run.id].status == "done"]
@@ -141,8 +141,8 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted, recorded: Combination = "") 
         here = (RunFolder(folder, run).model_file.is_file() for run in done)
         if tuple(run.id for run in members) in known and not any(here):
             continue
-        found.append(_combinable([finished(folder / run.id) for run in done], members))
-    return sorted(found, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
+        combinable.append(_combinable([finished(folder / run.id) for run in done], members))
+    return sorted(combinable, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
 
 
 def _combinable(done: Sequence[RunFolder], offered: Sequence[Run]) -> CombinableRuns:
@@ -168,7 +168,7 @@ def _check_ended(folder: Path, collection: Collection, runs: Iterable[Run]) -> N
         ids = [key for key, status in states.items() if (status.status if status else "not finished") == state]
         if ids:
             names = ", ".join(ids[:NAMES]) + (", ..." if len(ids) > NAMES else "")
-            how = "continue the sweep first" if state == "not finished" else "try them again first (sweep --retry)"
+            how = "continue the sweep first" if state == "not finished" else "sweep again with retry"
             raise UserError(f"{folder}: {counted(len(ids), 'run')} {state} ({names}): {how}")
 
 

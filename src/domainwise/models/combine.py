@@ -147,8 +147,8 @@ def find_combinable(
     chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
     for method in dict.fromkeys(str(Method.of(group.run)) for group in groups if group not in chosen):
         log.warning("%s is left out: its runs do not share their start", method)
-    if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
-        raise UserError(f"{lacking[0].name}: no samples were held out to select runs: make a uniform soup")
+    if combination == "greedy soup" and (unvalidated := [group for group in chosen if not group.run.held_out]):
+        raise UserError(f"{unvalidated[0].name}: no samples were held out to select runs: make a uniform soup")
     return chosen
 
 
@@ -209,10 +209,10 @@ def _average(trained: TrainedRun, group: CombinableRuns, members: list[Member], 
 def _check_shapes(first: Run, algorithm: Algorithm, run: Run, tensors: Mapping[str, Tensor]) -> None:
     """Raises UserError if hyper-parameters give the weights of two runs other shapes."""
     expected = {name: list(value.shape) for name, value in algorithm.state_dict().items()}
-    found = {name: list(value.shape) for name, value in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            shapes = f"{expected.get(name, 'none')} and {found.get(name, 'none')}"
+    actual = {name: list(value.shape) for name, value in tensors.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            shapes = f"{expected.get(name, 'none')} and {actual.get(name, 'none')}"
             raise UserError(f"runs {first.id} and {run.id} cannot be averaged: {name} has other shapes ({shapes})")
 
 

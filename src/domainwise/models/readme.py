@@ -14,14 +14,14 @@ from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
-from domainwise.models.unseen import describe_estimate
+from domainwise.models.unseen import describe_estimate, describe_test_rows, metric_of
 from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.calibration import SOURCES
 from domainwise.protocol.metrics import ACCURACY, METRICS
 from domainwise.protocol.network_names import is_hub, network_title
-from domainwise.protocol.runs import WeightsReference
-from domainwise.protocol.statistics import wilson
+from domainwise.protocol.runs import TEST_ROWS, WeightsReference
+from domainwise.protocol.statistics import Estimate, wilson
 
 FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
 WRITTEN = re.compile(rb"\n<!-- written by domainwise ([0-9a-f]{64}) -->\n\Z")
@@ -44,8 +44,8 @@ def write_readme(file: Path, card: Card) -> None:
 
 def _is_ours(file: Path) -> bool:
     data = files.read(file, limit=LARGEST, advice="delete it")
-    found = WRITTEN.search(data)
-    return found is not None and digest(data[: found.start()]).encode() == found[1]
+    match = WRITTEN.search(data)
+    return match is not None and digest(data[: match.start()]).encode() == match[1]
 
 
 def readme(card: Card) -> str:
@@ -92,16 +92,15 @@ def _listed(sentences: Iterable[str]) -> str:
 
 def _unseen(card: Card) -> Iterator[str]:
     """What to expect on a new domain."""
-    found = card.training.get("unseen")
-    yield f"{escaped(describe_estimate(found))}.\n"
-    if found and len(domains := found["domains"]) > 1:
-        errors = found.get("errors", {})
-        rows = [(domain, f"{mean:.1f}{_error(errors.get(domain))} %") for domain, mean in domains.items()]
-        yield _table(("domain left out", "accuracy"), rows)
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f" ± {error:.1f}"
+    summary = card.training.get("unseen")
+    if test_rows := card.training.get("test_rows"):
+        yield f"{escaped(describe_test_rows(test_rows))}.\n"
+    yield f"{escaped(describe_estimate(summary))}.\n"
+    if summary and len(domains := summary["domains"]) > 1:
+        errors = summary.get("errors", {})
+        metric = metric_of(summary)
+        rows = [(domain, str(Estimate(mean, errors.get(domain), 0, metric))) for domain, mean in domains.items()]
+        yield _table(("domain left out", metric.title + metric.unit), rows)
 
 
 def _metrics(card: Card) -> Iterator[str]:
@@ -109,7 +108,7 @@ def _metrics(card: Card) -> Iterator[str]:
     accuracy, samples = card.training.get("accuracy"), card.training.get("samples", {})
     if not isinstance(accuracy, Mapping) or not accuracy:
         return
-    measured = card.training.get("metrics", {})
+    measured, test_rows = card.training.get("metrics", {}), (card.training.get("test_rows") or {}).get("domains", {})
     shown = [metric for metric in METRICS.values() if metric is not ACCURACY]
     rows = []
     for domain, splits in accuracy.items():
@@ -119,11 +118,12 @@ def _metrics(card: Card) -> Iterator[str]:
             interval = f" ({100 * low:.1f} to {100 * high:.1f})" if n else ""
             others = measured.get(domain, {}).get(split, {})
             numbers = [others.get(metric.field) for metric in shown]
-            known = card.domains.keys()
-            which = {"in": "trained on", "out": "held out"}[split] if domain in known else f"unseen ({split})"
+            kind = TEST_ROWS if domain in test_rows else "unseen"
+            which = {"in": "trained on", "out": "held out"}[split] if domain in card.domains else f"{kind} ({split})"
             cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, numbers, strict=True)]
             rows.append((domain, which, n or "", f"{100 * value:.1f}{interval}", *cells))
-    titles = [metric.title + metric.unit for metric in shown]
+    before = {metric: ", before calibration" for metric in shown if card.calibration and metric.temperature_changes_it}
+    titles = [metric.title + before.get(metric, "") + metric.unit for metric in shown]
     yield _table(("domain", "samples are", "samples", "accuracy, per cent (95 % interval)", *titles), rows)
     yield (
         "Intervals (Wilson) are of other samples of the same domain, for these weights; they say nothing of other "
@@ -136,8 +136,10 @@ def _limits(card: Card) -> Iterator[str]:
     yield "Whatever it is given, it answers with one of its classes."
     if card.calibration is None:
         yield "Its probabilities are not calibrated: they are no measure of how often it is right."
-    elif card.calibration.source == "held-out":
-        yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+    else:
+        if card.calibration.source == "held-out":
+            yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+        yield from (f"Calibration: {warning}." for warning in card.calibration.warnings)
     if str(card.training.get("predictions", "")).startswith("depend"):
         yield "Predictions depend on the batch they are made in: all of its inputs must come from one domain."
     if card.window is not None:

@@ -8,6 +8,7 @@ commit of the hub, or a fingerprint of the folder's files.
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,17 +48,36 @@ def missing_package(library: str, package: str) -> UserError:
 
 
 def import_timm() -> Any:
-    """timm, or a UserError: its torchvision may not fit the installed torch."""
-    try:
+    """timm, or a UserError that says why not."""
+    with _importing("timm", "timm"):
         import timm
-    except (ImportError, RuntimeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
-            raise missing_package("timm", "timm") from None
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(
-            f"timm cannot be imported ({reason}): install a torchvision that fits torch", argument="network"
-        ) from None
     return timm
+
+
+def import_transformers() -> Any:
+    """transformers with all that a backbone needs of it, or a UserError that says why not."""
+    with _importing("hf", "transformers"):
+        import transformers
+        from transformers import MODEL_MAPPING, AttentionInterface, AutoModel  # noqa: F401 (now they are imported)
+    return transformers
+
+
+@contextmanager
+def _importing(library: str, package: str) -> Iterator[None]:
+    """Says whether a package is missing or fails, as some do where torchvision does not fit torch."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            raise missing_package(library, package) from None
+        cause: BaseException = error
+        while further := cause.__cause__ or cause.__context__:
+            cause = further
+        reason = " ".join(str(cause).split())[:160]
+        advice = "install it again"
+        if "torchvision" in reason:
+            advice = f"install a torchvision that fits torch{'' if package == 'timm' else ', or none'}"
+        raise UserError(f"{package} cannot be imported ({reason}): {advice}", argument="network") from None
 
 
 def cache_folder() -> Path:
@@ -71,22 +91,20 @@ def cache_folder() -> Path:
 def folder(network: str) -> Path:
     """The folder of a backbone's files. Those of the hub that are not in its cache are downloaded."""
     name = HubName.parse(network)
-    found = name.folder or cached(name) or download(name)
+    path = name.folder or cached(name) or download(name)
     try:
-        described = (found / CONFIG).is_file()
+        described = (path / CONFIG).is_file()
     except OSError as error:  # a path that is too long, or may not be read
-        raise UserError(f"{name}: {found} cannot be read ({error.strerror})", argument="network") from None
+        raise UserError(f"{name}: {path} cannot be read ({error.strerror})", argument="network") from None
     if not described:
+        raise UserError(f"{name}: there is no {CONFIG} in {path}: give a folder that holds a model", argument="network")
+    if not _weights(path):
         raise UserError(
-            f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
-        )
-    if not _weights(found):
-        raise UserError(
-            f"{name}: there is no model.safetensors in {found}, and other formats are not read: "
+            f"{name}: there is no model.safetensors in {path}, and other formats are not read: "
             "save the model with save_pretrained",
             argument="network",
         )
-    return found
+    return path
 
 
 def cached(name: HubName) -> Path | None:
@@ -98,8 +116,8 @@ def cached(name: HubName) -> Path | None:
     snapshots = repository / "snapshots"
     exact = snapshots / commit
     beginning = [] if len(commit) < 7 or not snapshots.is_dir() else list(snapshots.glob(f"{_plain(commit)}*"))
-    found = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
-    return found if found is not None and _weights(found) else None
+    match = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
+    return match if match is not None and _weights(match) else None
 
 
 def download(name: HubName) -> Path:
@@ -109,7 +127,7 @@ def download(name: HubName) -> Path:
     except ImportError:
         raise missing_package(name.library, "huggingface_hub") from None
     try:
-        found = snapshot_download(
+        path = snapshot_download(
             name.repository, revision=name.revision or None, cache_dir=cache_folder(), allow_patterns=list(WANTED)
         )
     except Exception as error:  # of the network, the hub, or the disk: each library has its own
@@ -119,21 +137,21 @@ def download(name: HubName) -> Path:
             f"{reason}): check the name and the connection, or give a folder: {name.library}:./FOLDER",
             argument="network",
         ) from None
-    return Path(found)
+    return Path(path)
 
 
 def reference(network: str) -> str:
     """What a run records as its weights: "hf:NAME@commit#commit", or a folder with the fingerprint of its files."""
-    name, found = HubName.parse(network), folder(network)
-    plain = f"{name.library}:{name.source}{f'@{found.name}' if name.folder is None else ''}"
-    return str(WeightsReference(plain, folder_fingerprint(found, plain)))
+    name, path = HubName.parse(network), folder(network)
+    plain = f"{name.library}:{name.source}{f'@{path.name}' if name.folder is None else ''}"
+    return str(WeightsReference(plain, folder_fingerprint(path, plain)))
 
 
-def folder_fingerprint(found: Path, network: str) -> str:
+def folder_fingerprint(path: Path, network: str) -> str:
     """Sixteen characters that identify the files: of the hub's commit, or of a digest of a local folder's files."""
     if HubName.parse(network).folder is None:
-        return found.name[:16]
-    known = [found / CONFIG, *(file for name in PROCESSORS if (file := found / name).is_file()), *_weights(found)]
+        return path.name[:16]
+    known = [path / CONFIG, *(file for name in PROCESSORS if (file := path / name).is_file()), *_weights(path)]
     content = "".join(f"{file.name} {files.fingerprint(file)}\n" for file in known)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -150,14 +168,14 @@ def image_facts(network: str | None) -> ImageFacts:
 
 
 @cache
-def _image_facts(found: str) -> ImageFacts:
-    config = _json(Path(found) / CONFIG)
+def _image_facts(path: str) -> ImageFacts:
+    config = _json(Path(path) / CONFIG)
     if isinstance(timm := config.get("pretrained_cfg"), Mapping):
         shape = timm.get("input_size")
         size = shape[-1] if isinstance(shape, Sequence) and shape else None
         return ImageFacts(_size(size), _channels(timm.get("mean")), _channels(timm.get("std")))
     processor: Mapping[str, Any] = {}
-    for file in (Path(found) / name for name in PROCESSORS):
+    for file in (Path(path) / name for name in PROCESSORS):
         if file.is_file():
             processor = _json(file)
             nested = processor.get("image_processor")
@@ -181,9 +199,9 @@ def cached_names() -> Iterator[tuple[str, Path]]:
         library, source = ("timm", source.removeprefix("timm/")) if source.startswith("timm/") else ("hf", source)
         try:
             name = HubName.parse(f"{library}:{source}")
-            found = cached(name)
-            if found is not None and _reads_images(found):
-                yield str(name), found
+            path = cached(name)
+            if path is not None and _reads_images(path):
+                yield str(name), path
         except UserError:
             continue
 
@@ -203,23 +221,23 @@ def known_names(pattern: str) -> dict[str, str]:
 def licence(network: str) -> str:
     """The licence that a backbone's README states; empty if it states none or is not here."""
     name = HubName.parse(network)
-    found = name.folder or cached(name)
-    readme = (found or Path()) / "README.md"
-    known = found is not None and readme.is_file()
+    path = name.folder or cached(name)
+    readme = (path or Path()) / "README.md"
+    known = path is not None and readme.is_file()
     text = files.read(readme, limit=LARGEST).decode(errors="replace") if known else ""
     front = text.split("---")[1].splitlines() if text.startswith("---") and text.count("---") > 1 else []
     return next((line.partition(":")[2].strip() for line in front if line.startswith("license:")), "")
 
 
-def _reads_images(found: Path) -> bool:
-    if any((found / name).is_file() for name in PROCESSORS[:1]):
+def _reads_images(path: Path) -> bool:
+    if any((path / name).is_file() for name in PROCESSORS[:1]):
         return True
-    config = _json(found / CONFIG)
+    config = _json(path / CONFIG)
     return any(key in config for key in ("pretrained_cfg", "image_size", "vision_config"))
 
 
-def _weights(found: Path) -> list[Path]:
-    return sorted(file for pattern in WEIGHTS for file in found.glob(pattern) if file.is_file())
+def _weights(path: Path) -> list[Path]:
+    return sorted(file for pattern in WEIGHTS for file in path.glob(pattern) if file.is_file())
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -102,6 +102,7 @@ class MLP(nn.Module):
 
     out_features = 390
     per_sample = True
+    reads_vectors = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -127,6 +128,8 @@ class Linear(nn.Flatten):
 
     per_sample = True
     compiles = False
+    reads_vectors = True
+    learns = False
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

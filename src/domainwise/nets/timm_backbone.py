@@ -59,13 +59,13 @@ class TimmBackbone(Backbone):
 
     @torch.no_grad()
     def attentions(self, x: Tensor) -> list[Tensor]:
-        found: list[Tensor] = []
+        attentions: list[Tensor] = []
         fused = {module: module.fused_attn for module in self.model.modules() if hasattr(module, "fused_attn")}
         with ExitStack() as stack:
             for module in fused:
                 dropped = getattr(module, "attn_drop", None)
                 if isinstance(dropped, nn.Module):
-                    hook = dropped.register_forward_hook(lambda _, __, attention: found.append(attention))
+                    hook = dropped.register_forward_hook(lambda _, __, attention: attentions.append(attention))
                     stack.callback(hook.remove)
             self.use_plain_attention()
             try:
@@ -74,7 +74,7 @@ class TimmBackbone(Backbone):
                 for module, before in fused.items():
                     module.fused_attn = before
         count = self.prefix + self.grid[0] * self.grid[1]
-        return found if found and all(one.shape[::2] == (len(x), count) for one in found) else []
+        return attentions if attentions and all(one.shape[::2] == (len(x), count) for one in attentions) else []
 
     def load(self, folder: Path) -> None:
         tensors: dict[str, Tensor] = {}

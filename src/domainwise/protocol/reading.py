@@ -69,17 +69,17 @@ PLAIN = Reading()
 def _window(text: str) -> Window | None:
     if not text:
         return None
-    found = WINDOW.fullmatch(text)
-    if not found or not int(found[1]) < int(found[2]) <= DEEPEST_GREY:
+    match = WINDOW.fullmatch(text)
+    if not match or not int(match[1]) < int(match[2]) <= DEEPEST_GREY:
         message = f"window {text[:40]!r}: write LOW:HIGH with 0 <= LOW < HIGH <= {DEEPEST_GREY}, e.g. 0:4095"
         raise UserError(message, argument="window")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _seconds(text: str) -> int:
     if not text:
         return 0
-    found = BURSTS.fullmatch(text)
-    if not found or not int(found[1]):
+    match = BURSTS.fullmatch(text)
+    if not match or not int(match[1]):
         raise UserError(f"bursts {text[:40]!r}: write time and a gap, e.g. time:30s, time:5m", argument="bursts")
-    return int(found[1]) * UNITS[found[2]]
+    return int(match[1]) * UNITS[match[2]]

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 """fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
+TEST_ROWS = "test rows of a training domain"
+"""What rows given as test are whose domain was trained on, in words: not unseen."""
 HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
 TRACKABLE = ("penalties",)
@@ -52,7 +54,7 @@ FORMAT = 2
 
 
 def added(default: Any) -> Any:
-    """A field added after runs were published: at its default it is left out of descriptions and identities."""
+    """A field added after runs, or plans, were published: at its default descriptions and identities leave it out."""
     return field(default=default, metadata={"added": True})
 
 
@@ -160,12 +162,7 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
-        described = self.describe() | {
-            "weights": WeightsReference.parse(self.weights).fingerprint,
-            "network": network_title(self.network),
-        }
-        text = CANONICAL.encode(described)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return identity(self.describe())
 
     @cached_property
     def training_id(self) -> str:
@@ -210,6 +207,17 @@ class Run:
         unseen = "+".join(self.test_domains) or "none"
         made = f"{self.algorithm} {self.combined}" if self.combination else self.algorithm
         return f"{made} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+
+
+def identity(description: Mapping[str, Any]) -> str:
+    """That of the run with this description; paths count by the content of what they name."""
+    described = {
+        **description,
+        "weights": WeightsReference.parse(str(description.get("weights", ""))).fingerprint,
+        "network": network_title(str(description.get("network", ""))),
+    }
+    text = CANONICAL.encode(described)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache

@@ -149,11 +149,11 @@ class Service:
         loop = asyncio.get_running_loop()
         read = partial(images.read, expected=self.model.preprocessing, limits=self.limits)
         waiting = [loop.run_in_executor(self.decoders, partial(read, file.data, name=file.name)) for file in files]
-        found = await asyncio.gather(*waiting, return_exceptions=True)
-        for one in found:
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        for one in results:
             if isinstance(one, BaseException):
                 raise one
-        return torch.stack([one for one in found if isinstance(one, Tensor)])
+        return torch.stack([one for one in results if isinstance(one, Tensor)])
 
     def count(self, answer: dict[str, Any]) -> None:
         if answer["class"] is None:
@@ -268,9 +268,9 @@ def content_policy(page: str) -> str:
     """Allows the page its own script and style, by their digests, requests to this server, and nothing else."""
 
     def digests(tag: str) -> str:
-        found = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        blocks = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
         return " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in found
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in blocks
         )
 
     return (

@@ -19,6 +19,8 @@ OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
 ALWAYS_NAMED = ("precision", "draws", "trials")
 """Fields whose option has another default than the field: it depends on the device, or on the command."""
+FIRST_COMMAND = "the command that made it, with --retry"
+"""Where the command is not known."""
 
 
 def sweep_command(plan: Plan, out: Path) -> str | None:
@@ -47,6 +49,11 @@ def retry_command(plan: Plan, out: Path) -> str | None:
     return command if command is None or plan.search == "candidates" else f"{command} --retry"
 
 
+def example_command(command: str, options: Mapping[str, object]) -> str:
+    """A command with these options; True is an option without a value."""
+    return shlex.join(["domainwise", command, *_options(options)])
+
+
 def _option(field: Field[Any], value: Any) -> Iterator[str]:
     default = field.default if field.default is not MISSING else None
     name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
@@ -62,7 +69,7 @@ def _option(field: Field[Any], value: Any) -> Iterator[str]:
         yield from (name, ",".join(value) if isinstance(value, tuple) else str(value))
 
 
-def train_command(run: Run, out: Path) -> str | None:
+def train_command(run: Run, out: Path, save: str = "") -> str | None:
     """`domainwise train` that makes exactly this run; None if its options cannot (checked by the run's identity)."""
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
@@ -84,9 +91,13 @@ def train_command(run: Run, out: Path) -> str | None:
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(fixed)
     words += _class_weights(facts.pop("class_weights", ()))
-    for name, value in facts.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join([*words, "--out", str(out)])
+    words += _options(facts)
+    return shlex.join([*words, "--out", str(out), *(["--save", save] if save else [])])
+
+
+def _options(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
 
 
 def _program() -> Iterator[str]:

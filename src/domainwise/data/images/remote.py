@@ -63,10 +63,10 @@ def shown(location: Location) -> str:
 def _state(file: Path) -> str:
     """Size and time; empty for a file that is not there."""
     try:
-        found = file.stat()
+        state = file.stat()
     except OSError:
         return ""
-    return f"{found.st_size}\0{found.st_mtime_ns}"
+    return f"{state.st_size}\0{state.st_mtime_ns}"
 
 
 def _listing(system: Any, folder: str) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.images.remote import Location, is_url, shown, states
 from domainwise.data.sources.bursts import timestamp
-from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.folder import TEST, Folder, ImageFile, scan
 from domainwise.data.sources.hub_folders import SPLITS, hub_table, packed_table, path_column, wanted
 from domainwise.data.sources.left_out import LeftOut, printable
 from domainwise.data.sources.table_columns import TableColumns
@@ -77,17 +77,17 @@ def paths_of(path: Path, reading: Reading) -> list[Location]:
 
 def table_of_folder(folder: Path, out: Path) -> int:
     """Writes a table of the images at DIR/<domain>/<class>/, with paths relative to it; returns the number of rows."""
-    found = scan(files.resolved(folder))
+    scanned = scan(files.resolved(folder))
     base = files.resolved(out).parent
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(NEEDED)
-    for image in found.images:
+    for image in scanned.images:
         inside = Path(image.file).is_relative_to(base)
         place = os.path.relpath(image.file, base) if inside else str(image.file)
         writer.writerow([place, image.label, image.domain])
     files.write(files.writable_file(out), text.getvalue())
-    return len(found.images)
+    return len(scanned.images)
 
 
 def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         if texts["split"].lower() not in SPLITS:
             raise UserError(f"{where}: unknown split {texts['split'][:40]!r}: write train, val or test")
         split = SPLITS[texts["split"].lower()]
-    domain = f"{texts['domain']} (test)" if split == "test" else texts["domain"]
+    domain = texts["domain"] + TEST if split == "test" else texts["domain"]
     return ImageFile(
         domain,
         texts["label"],
