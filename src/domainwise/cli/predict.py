@@ -88,8 +88,8 @@ def predict(
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
-    exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. Standard error says which weights predicted, and names images that cannot
+    be read. These are left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
@@ -157,8 +157,10 @@ def predict(
             text = comma_separated_rows(["file", "class", "confidence", *loaded.classes, *extras], rows)
             file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
+    nothing = unreadable == len(paths)
+    if not nothing:
+        say(f"{model}: {loaded.weights}", errors_console)
     if unreadable:
-        nothing = unreadable == len(paths)
         rest = "there was nothing to predict" if nothing else "the rest were predicted"
         errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
         raise typer.Exit(2 if nothing else 1)
