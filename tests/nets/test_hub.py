@@ -117,6 +117,20 @@ def test_size_mean_and_std_are_those_of_the_processor(
     assert hub.image_facts(f"hf:{folder}") == facts
 
 
+@pytest.mark.parametrize(
+    "processor",
+    [{"image_mean": [0.5]}, {"image_mean": "x"}, {"image_std": [0.5, 0, 0.5]}, {"image_std": [0.5, "a", 1]}],
+)
+def test_a_normalisation_that_cannot_be_is_blamed_on_its_file(
+    processor: dict[str, object], backbone: Backbones, tmp_path: Path, domainwise: Command
+) -> None:
+    folder = shutil.copytree(backbone("vit"), tmp_path / "vit")
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": SIZE, **processor}))
+    tried = domainwise("train", "--network", f"hf:{folder}", "--steps", 1)
+    (name,) = processor
+    assert tried.is_one_line_error and f"preprocessor_config.json: {name} is " in tried.err
+
+
 def test_timm_names_its_images_in_one_file(tmp_path: Path) -> None:
     images = {"input_size": [3, 20, 20], "mean": MEAN, "std": STD}
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": images}))

@@ -6,6 +6,7 @@ commit of the hub, or a fingerprint of the folder's files.
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,7 +101,7 @@ def folder(network: str) -> Path:
         raise UserError(
             f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
         )
-    if not _weights(found):
+    if not weights_files(found):
         raise UserError(
             f"{name}: there is no model.safetensors in {found}, and other formats are not read: "
             "save the model with save_pretrained",
@@ -119,7 +120,7 @@ def cached(name: HubName) -> Path | None:
     exact = snapshots / commit
     beginning = [] if len(commit) < 7 or not snapshots.is_dir() else list(snapshots.glob(f"{_plain(commit)}*"))
     found = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
-    return found if found is not None and _weights(found) else None
+    return found if found is not None and weights_files(found) else None
 
 
 def download(name: HubName) -> Path:
@@ -153,7 +154,7 @@ def folder_fingerprint(found: Path, network: str) -> str:
     """Sixteen characters that identify the files: of the hub's commit, or of a digest of a local folder's files."""
     if HubName.parse(network).folder is None:
         return found.name[:16]
-    known = [found / CONFIG, *(file for name in PROCESSORS if (file := found / name).is_file()), *_weights(found)]
+    known = [found / CONFIG, *(file for name in PROCESSORS if (file := found / name).is_file()), *weights_files(found)]
     content = "".join(f"{file.name} {files.fingerprint(file)}\n" for file in known)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -175,7 +176,7 @@ def _image_facts(found: str) -> ImageFacts:
     if isinstance(timm := config.get("pretrained_cfg"), Mapping):
         shape = timm.get("input_size")
         size = shape[-1] if isinstance(shape, Sequence) and shape else None
-        return ImageFacts(_size(size), _channels(timm.get("mean")), _channels(timm.get("std")))
+        return ImageFacts(_size(size), *_mean_and_std(timm, "mean", "std", Path(found) / CONFIG))
     processor: Mapping[str, Any] = {}
     for file in (Path(found) / name for name in PROCESSORS):
         if file.is_file():
@@ -191,7 +192,7 @@ def _image_facts(found: str) -> ImageFacts:
         return ImageFacts(size)
     if processor.get("do_normalize") is False:
         return ImageFacts(size, (0.0,) * 3, (1.0,) * 3)
-    return ImageFacts(size, _channels(processor.get("image_mean")), _channels(processor.get("image_std")))
+    return ImageFacts(size, *_mean_and_std(processor, "image_mean", "image_std", file))
 
 
 def cached_names() -> Iterator[tuple[str, Path]]:
@@ -238,7 +239,8 @@ def _reads_images(found: Path) -> bool:
     return any(key in config for key in ("pretrained_cfg", "image_size", "vision_config"))
 
 
-def _weights(found: Path) -> list[Path]:
+def weights_files(found: Path) -> list[Path]:
+    """The files of weights in a folder, in order."""
     return sorted(file for pattern in WEIGHTS for file in found.glob(pattern) if file.is_file())
 
 
@@ -259,10 +261,23 @@ def _size(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _channels(value: Any) -> tuple[float, ...] | None:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return None
-    return tuple(map(float, value)) if all(isinstance(one, (int, float)) for one in value) else None
+def _mean_and_std(
+    described: Mapping[str, Any], mean: str, std: str, file: Path
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Mean and std per channel by their names in a file; None where it does not name them."""
+    found: list[tuple[float, ...] | None] = []
+    for name, least in ((mean, -math.inf), (std, 0.0)):
+        value = described.get(name)
+        values = [value] * 3 if isinstance(value, (int, float)) else value
+        if value is not None and not (
+            isinstance(values, Sequence)
+            and len(values) == 3
+            and all(isinstance(one, (int, float)) and math.isfinite(one) and one > least for one in values)
+        ):
+            needed = "three numbers" if name == mean else "three numbers above 0"
+            raise UserError(f"{file}: {name} is {value!r}, not {needed}: correct the file", argument="network")
+        found.append(None if values is None else tuple(map(float, values)))
+    return found[0], found[1]
 
 
 def _plain(text: str) -> str:
