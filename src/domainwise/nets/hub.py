@@ -8,6 +8,7 @@ commit of the hub, or a fingerprint of the folder's files.
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from domainwise.protocol.runs import WeightsReference
 CONFIG = "config.json"
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+PART = re.compile(r"model-\d+-of-(?P<total>\d{1,6})\.safetensors")
 WANTED = (CONFIG, *PROCESSORS, *WEIGHTS, "model.safetensors.index.json", "README.md")
 """All files of a repository that are fetched."""
 LARGEST = 1 << 26
@@ -101,17 +103,16 @@ def folder(network: str) -> Path:
         raise UserError(
             f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
         )
-    if not weights_files(found):
+    if missing := _missing_weights(found):
+        advice = "save the model with save_pretrained" if missing == WEIGHTS[0] else "fetch or copy it again"
         raise UserError(
-            f"{name}: there is no model.safetensors in {found}, and other formats are not read: "
-            "save the model with save_pretrained",
-            argument="network",
+            f"{name}: there is no {missing} in {found}, and other formats are not read: {advice}", argument="network"
         )
     return found
 
 
 def cached(name: HubName) -> Path | None:
-    """The snapshot in the hub's cache, if it is there; its folder is named by the commit."""
+    """The snapshot in the hub's cache, if all of it is there; its folder is named by the commit."""
     repository = cache_folder() / f"models--{name.repository.replace('/', '--')}"
     revision = name.revision or "main"
     reference = repository / "refs" / revision
@@ -120,7 +121,7 @@ def cached(name: HubName) -> Path | None:
     exact = snapshots / commit
     beginning = [] if len(commit) < 7 or not snapshots.is_dir() else list(snapshots.glob(f"{_plain(commit)}*"))
     found = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
-    return found if found is not None and weights_files(found) else None
+    return found if found is not None and not _missing_weights(found) else None
 
 
 def download(name: HubName) -> Path:
@@ -242,6 +243,17 @@ def _reads_images(found: Path) -> bool:
 def weights_files(found: Path) -> list[Path]:
     """The files of weights in a folder, in order."""
     return sorted(file for pattern in WEIGHTS for file in found.glob(pattern) if file.is_file())
+
+
+def _missing_weights(found: Path) -> str:
+    """The first file of weights that a folder lacks, e.g. the second part of two; empty for none."""
+    present = [file.name for file in weights_files(found)]
+    part = PART.fullmatch(present[-1]) if present else None
+    if WEIGHTS[0] in present or (present and not part):
+        return ""
+    total = part["total"] if part else ""
+    parts = [f"model-{number:0{len(total)}}-of-{total}.safetensors" for number in range(1, int(total or 0) + 1)]
+    return next((name for name in parts or [WEIGHTS[0]] if name not in present), "")
 
 
 def _json(file: Path) -> dict[str, Any]:
