@@ -62,7 +62,7 @@ class IRM(Penalised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.logits(x)
-        penalties = irm_penalties(logits, y)  # before the risks: the order in which gradients are added decides last bits
+        penalties = irm_penalties(logits, y)  # before the risks: gradients are added in this order
         return cross_entropy(logits, y).mean() + self.weight * penalties.mean()
 
 
