@@ -70,6 +70,33 @@ def test_one_training_domain(name: str) -> None:
         assert torch.isfinite(weights(algorithm)).all()
 
 
+SIMPLER = dict.fromkeys(EVERY, "ERM") | {"IB_IRM": "IRM"}
+MORE_THAN_A_LOSS = ("ARM", "SagNet", "DANN", "CDANN", "ADRMX", "ERMPlusPlus")
+"""They have layers or phases of their own, which leave something else than ERM's steps."""
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in MORE_THAN_A_LOSS and name != "ERM"])
+def test_a_method_is_a_simpler_one_on_frozen_features_if_it_says_so(name: str) -> None:
+    def predictions(method: str) -> Tensor:
+        net = Network(features(), CLASSES)
+        net.freeze_features()
+        begins = {"anneal": 0, "ib_anneal": 0, "anneal_lr": 0.02, "min_steps": 1, "memory": 8}
+        chosen = {key: value for key, value in begins.items() if key in ALGORITHMS[method].space}
+        algorithm = make(method, net=net, lr=0.02, **chosen)
+        advance(algorithm, batches(4))
+        return algorithm.eval().predict(batches(1, seed=9)[0][0][0]).detach()
+
+    difference = (predictions(name) - predictions(SIMPLER[name])).abs().max()
+    assert difference == 0 if ALGORITHMS[name].moves_features else difference > 1e-6
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if "anneal" in ALGORITHMS[name].space])
+def test_a_method_begins_at_the_step_it_names(name: str) -> None:
+    erm, late = make("ERM"), make(name, anneal=4)
+    advance(erm, batches(3)), advance(late, batches(3))
+    assert torch.equal(weights(erm), weights(late)) == (ALGORITHMS[name].begins_at == "anneal")
+
+
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtypes(name: str, dtype: torch.dtype) -> None:

@@ -72,6 +72,18 @@ def test_selfreg(sure: bool) -> None:
     assert (factors[0] < 1) == sure
 
 
+def test_frozen_features_need_no_projection() -> None:
+    """Its terms change the projection alone: without them the classifier is the same, bit by bit."""
+    without, whole = (make("SelfReg", weight_decay=0.1) for _ in range(2))
+    without.network.freeze_features()
+    without.projection = nn.Identity()
+    group, features = whole.optimizers["network"].param_groups[0], set(whole.network.features.parameters())
+    group["params"] = [parameter for parameter in group["params"] if parameter not in features]
+    advance(without, batches(4)), advance(whole, batches(4))
+    for name, value in whole.network.state_dict().items():
+        assert torch.equal(value, without.network.state_dict()[name]), name
+
+
 def test_partners_are_a_permutation_within_classes() -> None:
     algorithm, labels = make("SelfReg"), torch.tensor([2, 0, 1, 0, 2, 2, 0, 0, 2, 0])
     found = [algorithm.partners(labels) for _ in range(40)]
@@ -154,6 +166,25 @@ def test_causirl(name: str, distance: object) -> None:
 
     same_course(name, descending(causirl), gamma=3.0, weight_decay=0.1)
     assert len(set(sizes)) > 1
+
+
+@pytest.mark.parametrize(("features", "unused"), [(40, "gap_by_features"), (5, "gap_by_samples")])
+def test_causirl_of_more_features_than_samples_and_of_fewer(
+    features: int, unused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where features outnumber samples, no matrix of features by features is made; values and gradients are equal."""
+    algorithm = make("CausIRL_CORAL")
+    monkeypatch.delattr(type(algorithm), unused)
+    z = torch.randn(12, features, dtype=torch.float64, generator=noise()).requires_grad_()
+    first = torch.arange(12) % 3 == 0
+    parts = torch.stack([first, ~first]).to(z.dtype)
+    found = algorithm.distance(z, parts, parts.sum(1, keepdim=True))
+    expected = coral(z[first], z[~first])
+    assert torch.allclose(found, expected, rtol=1e-13, atol=0)
+    gradients = [torch.autograd.grad(value, z)[0] for value in (found, expected)]
+    assert torch.allclose(*gradients, rtol=1e-10, atol=1e-14)
+    single = algorithm.distance(z.float(), parts.float(), parts.float().sum(1, keepdim=True))
+    assert torch.allclose(single.double(), expected, rtol=1e-6, atol=0), "in float32, too"
 
 
 @pytest.mark.parametrize("name", ["CausIRL_CORAL", "CausIRL_MMD"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.algorithms.style import quantile
 from references import Adam, Reference, Step, adam, agree, descending, noise, risk, same_course, shuffled
 from small_problems import CLASSES, advance, batches, make
 
@@ -174,6 +175,15 @@ def test_rsc(f_drop: float, b_drop: float) -> None:
         return risk(head, torch.stack(seen), labels)
 
     same_course("RSC", descending(rsc), f_drop=f_drop, b_drop=b_drop)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 64])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 2 / 3, 0.99, 1.0])
+def test_quantiles_are_those_of_torch(count: int, share: float) -> None:
+    values = torch.randn(3, count, dtype=torch.float64, generator=noise())
+    values[:, count // 2] = values[:, 0]
+    expected = torch.quantile(values, share, dim=-1, keepdim=True)
+    assert torch.allclose(quantile(values, share), expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

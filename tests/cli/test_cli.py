@@ -158,7 +158,7 @@ def test_list_as_json(domainwise: Command) -> None:
         "algorithms": list(ALGORITHMS),
         "datasets": list(DATASETS),
         "networks": list(NETWORKS),
-        "augmentations": ["domainbed", "oodbench"],
+        "augmentations": ["domainbed", "domainbed-original-size", "domainbed-uncropped", "oodbench"],
     }
     assert all(summary.strip() for entries in things.values() for summary in entries.values())
 

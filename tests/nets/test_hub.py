@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 import domainwise as dw
 from commands import Command
+from domainwise.cli import doctor
 from domainwise.core.errors import UserError
 from domainwise.nets import NETWORKS, hub
 from domainwise.nets.weights import locate, planned
@@ -197,3 +198,33 @@ def test_a_missing_library_is_one_line(
     save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=rf"pip install 'domainwise\[{library}\]'"):
         NETWORKS[f"{library}:{tmp_path}"]((3, SIZE, SIZE))
+
+
+@pytest.mark.parametrize(("library", "package", "way"), [("hf", "transformers", ", or none"), ("timm", "timm", "")])
+def test_a_library_that_cannot_be_imported_is_not_called_missing(
+    library: str, package: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where torchvision does not fit torch; transformers hides the cause behind an error of its own."""
+    (tmp_path / package).mkdir()
+    lines = (
+        "def __getattr__(name):",
+        "    try:",
+        "        raise RuntimeError('operator torchvision::nms does not exist')",
+        "    except RuntimeError as error:",
+        "        raise ModuleNotFoundError('Could not import module') from error",
+        "__getattr__('x')" if package == "timm" else "",
+    )
+    (tmp_path / package / "__init__.py").write_text("\n".join(lines))
+    monkeypatch.setitem(sys.modules, package, None)
+    del sys.modules[package]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "vit", "architecture": "vit"}')
+    save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError) as error:
+        NETWORKS[f"{library}:{tmp_path}"]((3, SIZE, SIZE))
+    cause = f"{package} cannot be imported (operator torchvision::nms does not exist)"
+    told = f"{cause}: install a torchvision that fits torch{way}"
+    assert str(error.value) == told
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "1.0")
+    (finding,) = [one for one in doctor.packages() if one.name == package]
+    assert finding.good is False and finding.words == told

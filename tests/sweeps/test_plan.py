@@ -449,7 +449,7 @@ def test_the_split_of_2024_leaves_a_domain_to_train_on() -> None:
 
 
 def test_a_network_without_convolutions_is_refused_where_one_is_widened() -> None:
-    with pytest.raises(UserError, match="ARM adds an input channel to the first convolution, and mlp has none"):
+    with pytest.raises(UserError, match="ARM adds an input channel to the network, which mlp does not take"):
         plan_run("ColoredMNIST", "ARM", "+90%", network="mlp")
     assert plan_run("ColoredMNIST", "ARM", "+90%", network="small-cnn").network == "small-cnn"
 

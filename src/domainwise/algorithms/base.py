@@ -67,7 +67,9 @@ class Algorithm(nn.Module):
     differentiates_twice: ClassVar[bool] = False
     """Whether the loss contains gradients of the network: compiled code cannot be differentiated twice."""
     moves_features: ClassVar[bool] = False
-    """Whether all it adds to ERM happens in the features: with frozen ones it would be ERM."""
+    """Whether all it adds to a simpler method (most often ERM) happens in the features: frozen, they leave that one."""
+    begins_at: ClassVar[str] = ""
+    """The hyper-parameter that names the step before which it is ERM; empty for none."""
     reads_inputs: ClassVar[bool] = False
     """Whether a step uses inputs other than by their features: then features alone cannot replace the inputs."""
     replaces_layers: ClassVar[bool] = False

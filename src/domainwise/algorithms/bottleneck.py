@@ -23,7 +23,9 @@ class IB_ERM(Penalised):
     """
 
     needs_features = True
+    moves_features = True
     before = 0.0
+    begins_at = "anneal"
     space = Penalised.space | {"batch_size": batch_size(minimum=2)}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -42,6 +44,7 @@ class IB_IRM(Penalised):
     """
 
     needs_features = True
+    moves_features = True
     space = Penalised.space | {
         "ib_penalty": LogUniform(-1, 5, default=100.0),
         "ib_anneal": LogInteger(0, 4, default=500),

@@ -18,6 +18,7 @@ class RandomParts(ERM):
     """
 
     needs_features = True
+    moves_features = True
     domain_by_domain = True
     space = ERM.space | {"gamma": LogUniform(-1, 1, default=1.0), "batch_size": batch_size(minimum=2)}
 
@@ -49,9 +50,23 @@ class CausIRL_CORAL(RandomParts):
 
     def distance(self, z: Tensor, parts: Tensor, counts: Tensor) -> Tensor:
         means = parts @ z / counts.clamp_min(1)
-        centred = z - means[:, None]
-        covariances = (parts[..., None] * centred).mT @ centred / (counts[..., None] - 1).clamp_min(1)
-        return (means[0] - means[1]).square().mean() + (covariances[0] - covariances[1]).square().mean()
+        centred = z - torch.where(parts[0].bool()[:, None], means[0], means[1])
+        shares = parts / (counts - 1).clamp_min(1)
+        covariance_gap = self.gap_by_samples if len(z) < z.shape[1] else self.gap_by_features
+        return (means[0] - means[1]).square().mean() + covariance_gap(centred, shares[0] - shares[1])
+
+    def gap_by_features(self, centred: Tensor, shares: Tensor) -> Tensor:
+        """msd(cov_1, cov_2): cov_1 - cov_2 = sum_i s_i c_i c_i^T, of samples c [N, F] with shares s [N]."""
+        return ((shares[:, None] * centred).T @ centred).square().mean()
+
+    def gap_by_samples(self, centred: Tensor, shares: Tensor) -> Tensor:
+        """The same, sum_ij s_i s_j <c_i, c_j>^2 / F^2: a far smaller matrix where features outnumber samples.
+
+        The difference of large numbers is taken in float64.
+        """
+        samples, exact = centred.double(), shares.double()
+        gap = exact @ (samples @ samples.T).square() @ exact
+        return (gap / centred.shape[1] ** 2).to(centred.dtype)
 
 
 @algorithm

@@ -22,7 +22,8 @@ class SelfReg(ERM):
     Paper: Kim et al. 2021, https://arxiv.org/abs/2104.09841.
     Note: l ~ Beta(1/2, 1/2), and min(1, R) is a constant for the gradient. As in DomainBed there is no averaging of
     weights. The projection is trained with the rest, as in the paper (DomainBed's optimiser leaves it out). It has
-    three layers as wide as the features or wider: with a small network it takes most of a step's time.
+    three layers as wide as the features or wider: with a small network it takes most of a step's time. Where the
+    features do not learn, the projection would change nothing else, and is left out with its terms.
     Try it: when classes are few and every batch has several samples of each.
     """
 
@@ -53,7 +54,9 @@ class SelfReg(ERM):
             mixed = share * near + (1 - share) * far
             return share * (values - near).square().mean() + (1 - share) * (values - mixed).square().mean()
 
-        penalty = dissimilarity(logits, logits) + 0.3 * dissimilarity(z, self.projection(z))
+        penalty = dissimilarity(logits, logits)
+        if z.requires_grad:
+            penalty = penalty + 0.3 * dissimilarity(z, self.projection(z))
         return risk + risk.detach().clamp(max=1) * penalty
 
     def partners(self, labels: Tensor) -> Tensor:
@@ -68,6 +71,7 @@ class ContrastiveBottleneck(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
     conditional: ClassVar[bool]
     space = ERM.space | {
         "lambda": Choice((1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), default=0.1),

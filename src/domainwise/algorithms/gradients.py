@@ -24,6 +24,7 @@ class Fishr(Penalised):
     needs_domains = 2
     needs_features = True
     before = 0.0
+    begins_at = "anneal"
     space = Penalised.space | {
         "penalty": LogUniform(1, 4, default=1000.0),
         "anneal": UniformInteger(0, 5000, default=1500),

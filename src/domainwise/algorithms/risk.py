@@ -127,6 +127,7 @@ class Delayed(ERM):
     """ERM for `anneal` steps; then Adam restarts with the learning rate `anneal_lr`, to descend `late_loss`."""
 
     needs_domains = 2
+    begins_at = "anneal"
 
     def late_loss(self, losses: Tensor) -> Tensor:
         """From the anneal step on, by per-sample losses [E, B]."""
@@ -192,7 +193,7 @@ class RDM(Delayed):
 
     Paper: Nguyen et al. 2024, https://arxiv.org/abs/2310.18598.
     Note: lambda is `penalty` and nu is `variance`. ERM before the anneal step, where Adam restarts with another
-    learning rate.
+    learning rate. DomainBed has other values on some datasets of photographs.
     Try it: instead of VREx when the spread of losses within domains matters too; it needs large batches.
     """
 

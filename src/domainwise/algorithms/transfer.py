@@ -30,6 +30,7 @@ class Transfer(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
     space = ERM.space | {
         "lambda": LogUniform(-2, 1, default=1.0),
         "delta": Uniform(0.1, 3.0, default=2.0),
@@ -81,6 +82,8 @@ class TRM(ERM):
 
     needs_domains = 2
     needs_features = True
+    moves_features = True
+    begins_at = "anneal"
     inner_steps, inner_lr = 30, 0.1
     terms, largest = 10, 10.0
     space = ERM.space | {

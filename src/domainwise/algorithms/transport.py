@@ -53,6 +53,7 @@ class ADA(ERM):
 
     reads_inputs = True
     needs_features = True
+    begins_at = "min_steps"
     steps = 10
     space = ERM.space | {
         "ascent_lr": LogUniform(-1, 0.5, default=1.0),

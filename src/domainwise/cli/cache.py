@@ -37,10 +37,7 @@ def list_cached(data_root: options.DataRoot = None, as_json: options.Json = Fals
         facts = {"folder": str(root), "caches": [_as_json(one) for one in cached]}
         print_json(facts | {"unused": {"folder": str(old), "bytes": sum(one.bytes for one in unused)}})
         return
-    rows = [
-        (one.name, one.source or "?", ", ".join(map(str, one.sizes)), f"{one.bytes / 1e6:,.0f}", _day(one.used))
-        for one in cached
-    ]
+    rows = [(one.name, one.source or "?", _pixels(one), f"{one.bytes / 1e6:,.0f}", _day(one.used)) for one in cached]
     if cached:
         headings = ("name", "of", "pixels", "MB", "last used")
         console.print(Table(headings, rows, f"Decoded images in {root}", labels=2))
@@ -89,8 +86,14 @@ def _megabytes(cached: "list[CachedImages]") -> str:
 
 def _as_json(one: "CachedImages") -> dict[str, object]:
     used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds")
-    return {"name": one.name, "of": one.source, "sizes": one.sizes, "bytes": one.bytes, "last_used": used}
+    facts = {"name": one.name, "of": one.source, "sizes": one.sizes, "largest_short_sides": one.limits}
+    return facts | {"bytes": one.bytes, "last_used": used}
 
 
 def _day(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).date().isoformat()
+
+
+def _pixels(one: "CachedImages") -> str:
+    """The sizes of squares, and the limits of images at their own sizes."""
+    return ", ".join([*map(str, one.sizes), *(f"up to {limit}" for limit in one.limits)])

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli import options
+from domainwise.cli import complete, options
 from domainwise.cli.launching import print_estimate
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
 from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.runs_progress import follow_runs
-from domainwise.cli.training_flags import TrainingFlags, with_training_flags
+from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
 from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
@@ -27,7 +27,13 @@ def compare(
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
     reading: Reading = PLAIN,
-    algorithms: options.Algorithms = "ERM,CORAL,DAT",
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Names, separated by commas (default: ERM,CORAL,DAT, without CORAL where no features train).",
+            autocompletion=complete.algorithms,
+        ),
+    ] = None,
     hparams: Annotated[
         int | None, typer.Option(help="Candidates per algorithm; the first has the default values (default: 3).")
     ] = None,
@@ -64,7 +70,7 @@ def compare(
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
-    from domainwise.models.compare import comparison
+    from domainwise.models.compare import comparison, usual_algorithms
     from domainwise.models.search import check_metric
     from domainwise.models.tune import refitted
     from domainwise.protocol.metrics import find_metric
@@ -76,10 +82,11 @@ def compare(
     chosen, named = choose_data_and_network(
         dataset, data, skip_bad, training.network, training.weights, data_root, reading
     )
+    planned_options = training.options(device, data_root, named)
     plan = plan_sweep(
         chosen.name,
-        options.parse_names(algorithms),
-        training.options(device, data_root, named),
+        usual_algorithms(planned_options) if algorithms is None else options.parse_names(algorithms),
+        planned_options,
         draws=CANDIDATES if hparams is None else hparams,
         trials=TRIALS if trials is None else trials,
         search="candidates",
@@ -94,6 +101,7 @@ def compare(
     if reduction:
         say(f"{reduction}; for all: --budget none", errors_console)
     planned = plan.runs()
+    note_erm_to_the_end(planned)
     domains = len({run.test_domains for run in planned})
     say(
         f"{counted(len(planned), 'run')}: {', '.join(plan.algorithms)}, each of {domains} domains left out, "

@@ -33,7 +33,10 @@ ImageSize = Annotated[
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's or the network's)."),
+    typer.Option(
+        help="Of training images: none, domainbed, domainbed-original-size, domainbed-uncropped or oodbench (default: "
+        "the dataset's or the network's)."
+    ),
 ]
 
 # Training

@@ -50,10 +50,17 @@ AdaptKeep = Annotated[int | None, typer.Option(help="t3a: confident images kept 
 AdaptLr = Annotated[float | None, typer.Option(help="tent: step size (default: 0.001).")]
 
 
-def adapted(model: "Model", method: str, keep: int | None, lr: float | None) -> "Model":
-    """The model, adapting to its images; says what that assumes."""
-    given = {"keep": keep, "lr": lr}
-    made = model.adapt(method, **{name: value for name, value in given.items() if value is not None})
+def adapted(model: "Model", method: str | None, keep: int | None, lr: float | None) -> "Model":
+    """The model, adapting to its images if there is a method; says what that assumes."""
+    from domainwise.models.adapt import SETTINGS
+
+    given = {name: value for name, value in {"keep": keep, "lr": lr}.items() if value is not None}
+    if method is None:
+        for known, name in SETTINGS.items():
+            if name in given:
+                raise UserError(f"nothing adapts to the images: add --adapt {known}", argument=f"adapt_{name}")
+        return model
+    made = model.adapt(method, **given)
     say(f"warning: {made.assumes}", errors_console)
     return made
 
@@ -97,9 +104,8 @@ def predict(
     log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         files.writable_file(csv_file, argument="csv")
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    elif loaded.batch_dependent:
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    if adapt is None and loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
@@ -184,8 +190,7 @@ def evaluate(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
     environments = labelled_data(loaded, data, skip_bad, reading, data_root)
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))

@@ -9,7 +9,7 @@ from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
 from domainwise.cli.reading_flags import with_reading_flags
-from domainwise.cli.training_flags import TrainingFlags, with_training_flags
+from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
 from domainwise.core import torchrun
 from domainwise.protocol.reading import PLAIN, Reading
 
@@ -74,6 +74,7 @@ def train(
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else chosen.unseen)
     planned = training.options(device, data_root, named, held_out=held_out)
     run = plan_run(chosen, algorithm, unseen, planned, train_domains=train_domain, draw=draw, trial=trial)
+    note_erm_to_the_end([run])
     with training_progress(str(run), run.steps) as progress:
         outcome = train_run(
             run, out, device=device, data_root=data_root, log_to=log_to or [], save=save, progress=progress

@@ -8,16 +8,18 @@ The command shows and reads all of them in the place of its parameter `training`
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from domainwise.cli import options
+from domainwise.cli.output import errors_console, say
 
 if TYPE_CHECKING:
     from domainwise.protocol.options import TrainingOptions
+    from domainwise.protocol.runs import Run
 
 Command = Callable[..., None]
 
@@ -117,3 +119,11 @@ def in_place_of(
     call.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in keywords}
     return call
+
+
+def note_erm_to_the_end(runs: "Iterable[Run]") -> None:
+    """A note on every method that its runs are too short for."""
+    from domainwise.sweeps.plan_run import erm_to_the_end
+
+    for note in erm_to_the_end(runs):
+        say(f"note: {note}", errors_console)

@@ -75,7 +75,8 @@ def features_of(
         while len(_recent) > 2:
             _recent.popitem(last=False)
     features = _recent[recent][1]
-    plain = replace(data, images=features, mean=features.new_zeros(features.shape[1]), streamed=False)
+    mean = features.new_zeros(features.shape[1])
+    plain = replace(data, images=features, originals=None, mean=mean, streamed=False)
     return replace(plain, std=torch.ones_like(plain.mean))
 
 

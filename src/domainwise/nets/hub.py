@@ -8,6 +8,7 @@ commit of the hub, or a fingerprint of the folder's files.
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,17 +48,36 @@ def missing_package(library: str, package: str) -> UserError:
 
 
 def import_timm() -> Any:
-    """timm, or a UserError: its torchvision may not fit the installed torch."""
-    try:
+    """timm, or a UserError that says why not."""
+    with _importing("timm", "timm"):
         import timm
-    except (ImportError, RuntimeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
-            raise missing_package("timm", "timm") from None
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(
-            f"timm cannot be imported ({reason}): install a torchvision that fits torch", argument="network"
-        ) from None
     return timm
+
+
+def import_transformers() -> Any:
+    """transformers with all that a backbone needs of it, or a UserError that says why not."""
+    with _importing("hf", "transformers"):
+        import transformers
+        from transformers import MODEL_MAPPING, AttentionInterface, AutoModel  # noqa: F401 (now they are imported)
+    return transformers
+
+
+@contextmanager
+def _importing(library: str, package: str) -> Iterator[None]:
+    """Says whether a package is missing or fails, as some do where torchvision does not fit torch."""
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            raise missing_package(library, package) from None
+        cause: BaseException = error
+        while further := cause.__cause__ or cause.__context__:
+            cause = further
+        reason = " ".join(str(cause).split())[:160]
+        advice = "install it again"
+        if "torchvision" in reason:
+            advice = f"install a torchvision that fits torch{'' if package == 'timm' else ', or none'}"
+        raise UserError(f"{package} cannot be imported ({reason}): {advice}", argument="network") from None
 
 
 def cache_folder() -> Path:

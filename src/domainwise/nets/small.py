@@ -96,12 +96,13 @@ class DigitsConvNet(nn.Sequential):
         )
 
 
-@network("mlp", convolutional=False)
+@network("mlp")
 class MLP(nn.Module):
     """Two hidden layers of 390 units with ReLU on images averaged down to 14x14 (or on vectors): for quick work."""
 
     out_features = 390
     per_sample = True
+    reads_vectors = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -121,12 +122,14 @@ class MLP(nn.Module):
         return F.adaptive_avg_pool2d(x, 14).flatten(1) if self.image else x
 
 
-@network("linear", convolutional=False)
+@network("linear")
 class Linear(nn.Flatten):
     """No features of its own: a linear classifier on the inputs, for vectors such as features of another network."""
 
     per_sample = True
     compiles = False
+    reads_vectors = True
+    learns = False
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ FORMAT = 2
 
 
 def added(default: Any) -> Any:
-    """A field added after runs were published: at its default it is left out of descriptions and identities."""
+    """A field added after runs, or plans, were published: at its default descriptions and identities leave it out."""
     return field(default=default, metadata={"added": True})
 
 

@@ -49,6 +49,11 @@ def retry_command(plan: Plan, out: Path) -> str | None:
     return command if command is None or plan.search == "candidates" else f"{command} --retry"
 
 
+def example_command(command: str, options: Mapping[str, object]) -> str:
+    """A command with these options; True is an option without a value."""
+    return shlex.join(["domainwise", command, *_options(options)])
+
+
 def _option(field: Field[Any], value: Any) -> Iterator[str]:
     default = field.default if field.default is not MISSING else None
     name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
@@ -86,9 +91,13 @@ def train_command(run: Run, out: Path, save: str = "") -> str | None:
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(fixed)
     words += _class_weights(facts.pop("class_weights", ()))
-    for name, value in facts.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    words += _options(facts)
     return shlex.join([*words, "--out", str(out), *(["--save", save] if save else [])])
+
+
+def _options(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
 
 
 def _program() -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Planning one run: a user's options become a checked description of one training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -103,7 +103,7 @@ def plan_run(
     check_average(average, held_out)
     check_recipe(options, held_out)
     check_balance(options, data.classes)
-    _check_method(method, algorithm, options, network)
+    _check_method(method, algorithm, options, data, network)
     method.check_domains(values, len(train))
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
@@ -126,7 +126,7 @@ def plan_run(
         setting,
         variant,
         planned(network, options.weights),
-        check_augmentation(augmentation, data.shape, data.name),
+        check_augmentation(augmentation, data.shape, data.name, from_files=data.resizable),
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
@@ -150,21 +150,47 @@ def search_space(algorithm: str, scale: Scale) -> dict[str, Parameter]:
     return spaces.at_scale(ALGORITHMS[algorithm].space, scale)
 
 
-def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, network: str) -> None:
-    """Raises Unsuited if the method cannot work with the recipe of these options, or with the network."""
-    if method.changes_input_layer and is_hub(network):
+def erm_to_the_end(runs: Iterable[Run]) -> Iterator[str]:
+    """A sentence on every method that none of its runs reaches: they end before the step at which it begins."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for run in runs:
+        begins_at = ALGORITHMS[run.algorithm].begins_at
+        begins = int(run.hparams[begins_at] or 0) if begins_at else 0
+        found.setdefault(run.algorithm, []).append((begins, run.steps))
+    for name, pairs in found.items():
+        begins, steps = min(pairs, key=lambda pair: pair[0] - pair[1])
+        if begins >= steps:
+            yield (
+                f"{name} is ERM before step {begins:,}, and there are {steps:,} steps: "
+                f"set more steps, or a smaller {ALGORITHMS[name].begins_at}"
+            )
+
+
+def features_train(options: TrainingOptions, network: str) -> bool:
+    """Whether a training with these options changes features: they are not frozen, and the network has some."""
+    return not options.freeze and getattr(NETWORKS[network], "learns", True)
+
+
+def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, data: Dataset, network: str) -> None:
+    """Raises Unsuited if the method cannot work with the recipe of these options, the data or the network."""
+    if method.changes_input_layer and len(data.shape) != 3:
+        raise Unsuited(f"{name} needs images, to which it adds a channel, but {data.title} has vectors: leave it out")
+    features = NETWORKS[network]
+    if method.changes_input_layer and (is_hub(network) or getattr(features, "reads_vectors", False)):
+        which = "backbones of a hub do" if is_hub(network) else f"{network} does"
         raise Unsuited(
-            f"{name} adds an input channel to the network, which backbones of a hub do not take: choose a resnet",
+            f"{name} adds an input channel to the network, which {which} not take: choose another method, or a resnet",
             argument="network",
         )
-    if method.changes_input_layer and not NETWORKS.options(network).get("convolutional", True):
+    if method.moves_features and options.freeze:
         raise Unsuited(
-            f"{name} adds an input channel to the first convolution, and {network} has none: choose another network",
-            argument="network",
+            f"all that {name} adds happens in the features, which are frozen: choose ERM, or train the features",
+            argument="freeze",
         )
-    if options.freeze and method.moves_features:
+    if method.moves_features and not features_train(options, network):
         raise Unsuited(
-            f"{name} only changes features, which are frozen: choose ERM, or train the features", argument="freeze"
+            f"all that {name} adds happens in the features, and {network} has none to train: choose ERM, or mlp",
+            argument="network",
         )
     if options.start and method.replaces_layers:
         raise Unsuited(

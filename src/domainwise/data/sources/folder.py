@@ -11,8 +11,9 @@ import hashlib
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
@@ -165,13 +166,14 @@ class _Loader:
         import torch
 
         from domainwise.data.images.cache import bad_images, decode
+        from domainwise.data.originals import decode_originals
         from domainwise.data.sources.bursts import groups_of
 
         folder = scan_present(self.path, self.reading, self.skip_bad)
         if folder.state != self.state:
             raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
-        which = f"{self.path}{self.reading}"
-        result = decode(folder.files, size, label=folder.name, which=which, window=self.reading.window)
+        where: Any = {"label": folder.name, "which": f"{self.path}{self.reading}", "window": self.reading.window}
+        result = decode(folder.files, size, **where)
         if result.bad and not self.skip_bad:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
@@ -181,8 +183,9 @@ class _Loader:
         labels = {d: [numbers[image.label] for image in readable if image.domain == d] for d in folder.domains}
         groups = groups_of(readable, self.reading.bursts)
         held_out = [image.split == "val" for image in readable]
+        originals = cache(partial(decode_originals, folder.files, size, left_out=frozenset(result.bad), **where))
         return replace(
-            labelled_images(folder.name, result.images, labels, folder.classes),
+            labelled_images(folder.name, result.images, labels, folder.classes, originals),
             groups=None if groups is None else torch.tensor(groups),
             held_out=torch.tensor(held_out) if any(held_out) else None,
             weights=_weights(readable),

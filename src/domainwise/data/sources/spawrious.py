@@ -94,4 +94,6 @@ for _setting in SETTINGS:
         partial(_listing, setting=_setting),
         Source("https://arxiv.org/abs/2303.05470", "see its page", 50_688, (SPAWRIOUS,)),
         unseen=("Test",),
+        evaluate_every=100,
+        augmentation="domainbed-uncropped",
     )
