@@ -220,7 +220,11 @@ def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> N
     result = domainwise("evaluate", "model", "--data", "cats", "--json")
     assert result.status == 0 and list(json.loads(result.out)["domains"]["moon"]["classes"]) == ["cat"]
     unreadable = domainwise("predict", "model", "cats/no.png")
-    assert unreadable.status == 2 and unreadable.err.endswith("there was nothing to predict\n")
+    assert unreadable.is_one_line_error and unreadable.err.endswith("there was nothing to predict\n")
+    both = domainwise("predict", "model", "cats/no.png", "cats/none.png")
+    assert both.status == 2 and both.err.endswith(
+        "error: none of 2 images could be read; there was nothing to predict\n"
+    )
 
 
 def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, domainwise: Command) -> None:

@@ -117,14 +117,16 @@ def predict(
         say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
     silent = console.is_terminal and csv_file is None  # the lines show progress
     rows: list[list[str]] = []
-    unreadable = 0
+    unreadable, reason = 0, ""
     with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
         bar.start()
         task = bar.add_task("predicting", total=len(paths))
         for batch in read_batches(paths, loaded):
             for line in batch.unreadable:
                 log.debug(line)
-                say(line, errors_console)
+                reason = line
+                if len(paths) > 1:
+                    say(line, errors_console)
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
                 answered = one.confidence >= lowest
@@ -157,13 +159,15 @@ def predict(
             text = comma_separated_rows(["file", "class", "confidence", *loaded.classes, *extras], rows)
             file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
-    nothing = unreadable == len(paths)
-    if not nothing:
-        say(f"{model}: {loaded.weights}", errors_console)
+    if unreadable == len(paths):
+        which = reason if unreadable == 1 else f"none of {unreadable} images could be read"
+        raise UserError(f"{which}; there was nothing to predict")
+    say(f"{model}: {loaded.weights}", errors_console)
     if unreadable:
-        rest = "there was nothing to predict" if nothing else "the rest were predicted"
-        errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
-        raise typer.Exit(2 if nothing else 1)
+        say(
+            f"{unreadable} of {counted(len(paths), 'image')} could not be read; the rest were predicted", errors_console
+        )
+        raise typer.Exit(1)
 
 
 @with_reading_flags

@@ -26,7 +26,7 @@ from domainwise.models.card import Card
 from domainwise.models.decisions import abstain_threshold, class_set, sets_threshold
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
-from domainwise.models.unseen import describe_estimate
+from domainwise.models.unseen import describe_unseen
 from domainwise.protocol.calibration import Outcomes
 from domainwise.protocol.spaces import HParams, at_scale, override, recorded
 
@@ -84,7 +84,7 @@ class Model:
     @property
     def unseen(self) -> str:
         """The accuracy to expect on domains it never saw, in words (see `models.unseen`)."""
-        return describe_estimate(self.card.training.get("unseen"))
+        return describe_unseen(self.card.training)
 
     @property
     def temperature(self) -> float:

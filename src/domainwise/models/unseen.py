@@ -64,6 +64,13 @@ def describe_test_rows(summary: Mapping[str, Any]) -> str:
     )
 
 
+def describe_unseen(training: Mapping[str, Any]) -> str:
+    """What a model's card knows of unseen domains, in words."""
+    if training.get("last_layer"):
+        return "accuracy on unseen domains is not known: the last layer was trained anew; evaluate it on new domains"
+    return describe_estimate(training.get("unseen"))
+
+
 def describe_estimate(summary: Mapping[str, Any] | None) -> str:
     """In words."""
     if not summary:
