@@ -53,6 +53,10 @@ def test_a_model_of_one_test_domain(domainwise: Command, sweep: Path, tmp_path: 
     refused = domainwise("predict", model, photos / "lab", "--adapt", "tent")
     assert refused.is_one_line_error and "this network has none" in refused.err
     assert domainwise("predict", model, photos / "lab", "--adapt", "t3a", "--adapt-lr", "1").is_one_line_error
+    for command in (("predict", model, photos / "lab"), ("evaluate", model, "--data", photos)):
+        for option, method in (("--adapt-keep", "t3a"), ("--adapt-lr", "tent")):
+            ignored = domainwise(*command, option, "1")
+            assert ignored.is_one_line_error and f"add --adapt {method} ({option})" in ignored.err
 
 
 def test_a_line_from_start_to_end(domainwise: Command, sweep: Path, tmp_path: Path) -> None:

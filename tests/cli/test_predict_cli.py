@@ -173,6 +173,7 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     assert told["seen_in_training"] == 20 and "20 of 36 samples were seen in training" in shown
     assert "seen in" in shown and [told["domains"][name]["samples"] for name in ("clinic", "lab")] == [2, 12]
     assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
+    assert "calibration error" in shown and "probabilities are not calibrated" in shown
     wrong = sum(
         row["confusion"][a][b]
         for row in told["domains"].values()
@@ -219,7 +220,11 @@ def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> N
     result = domainwise("evaluate", "model", "--data", "cats", "--json")
     assert result.status == 0 and list(json.loads(result.out)["domains"]["moon"]["classes"]) == ["cat"]
     unreadable = domainwise("predict", "model", "cats/no.png")
-    assert unreadable.status == 2 and unreadable.err.endswith("there was nothing to predict\n")
+    assert unreadable.is_one_line_error and unreadable.err.endswith("there was nothing to predict\n")
+    both = domainwise("predict", "model", "cats/no.png", "cats/none.png")
+    assert both.status == 2 and both.err.endswith(
+        "error: none of 2 images could be read; there was nothing to predict\n"
+    )
 
 
 def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, domainwise: Command) -> None:

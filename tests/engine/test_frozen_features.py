@@ -148,6 +148,20 @@ def test_every_image_is_computed_once_wherever_it_appears(tiny: Path) -> None:
     assert TinyFeatures.images == 8, "one new image, in a chunk that is filled up"
 
 
+def test_probes_of_several_runs_compute_every_image_once(tiny: Path) -> None:
+    classifiers = []
+    for trial, computed in ((0, 64), (1, 0)):  # in chunks of 8, the last of which is filled up
+        run = replace(plan(tiny, start="probe", freeze=""), trial=trial)
+        TinyFeatures.images = 0
+        features = frozen_features.frozen_features(run, images(), CPU)
+        probed = Session(run, images(), CPU, features=features).algorithm.network.classifier.weight
+        assert TinyFeatures.images == computed
+        without = Session(run, images(), CPU).algorithm.network.classifier.weight
+        torch.testing.assert_close(probed, without, rtol=1e-3, atol=1e-4)
+        classifiers.append(probed)
+    assert not torch.equal(*classifiers), "other images are held out"
+
+
 def test_other_weights_have_other_features(tiny: Path, tmp_path: Path) -> None:
     first = dw.extract_features(images(), "tiny", weights=tiny, device="cpu").images
     other = tmp_path / "other.safetensors"

@@ -124,6 +124,10 @@ def test_a_rare_group_gains_and_the_model_is_one_like_any_other(
     assert "last layer trained anew (DFR) on 600 held-out samples of 4 groups" in made.weights
     assert "accuracy" not in made.card.training and "unseen" not in made.card.training and made.card.calibration is None
     made.save(tmp_path / "m")
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "no domain was left out" not in card + made.unseen and "the last layer was trained anew" in card
+    one = done["groups"][1]
+    assert f"| north | fox | {one['samples']} | {100 * one['before']:.1f} | {100 * one['after']:.1f} |" in card
     again = load_model(tmp_path / "m", device="cpu")
     np.testing.assert_array_equal(again.predict_proba(biased.images[:9]), made.predict_proba(biased.images[:9]))
     assert np.allclose(again.features(biased.images[:9]), erm.features(biased.images[:9])), "the features stay"

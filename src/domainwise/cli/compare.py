@@ -71,6 +71,7 @@ def compare(
     from domainwise.core.phrasing import counted
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
     from domainwise.models.compare import comparison, usual_algorithms
+    from domainwise.models.search import check_metric
     from domainwise.models.tune import refitted
     from domainwise.protocol.metrics import find_metric
     from domainwise.sweeps.events import Settings
@@ -90,6 +91,7 @@ def compare(
         trials=TRIALS if trials is None else trials,
         search="candidates",
     )
+    check_metric(plan, shown_metric, data_root)
     settings = Settings(runs, device, data_root, retry=True)
     network = training.weights or training.network != "auto"
     given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
@@ -120,7 +122,15 @@ def compare(
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
-                plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
+                plan,
+                runs,
+                best,
+                chosen.name,
+                metric=shown_metric,
+                device=device,
+                data_root=data_root,
+                out=out,
+                progress=progress,
             )
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

@@ -96,9 +96,10 @@ def _combine(
     if as_json:
         print_json({"combinations": result.to_records(), "model": None if out is None else str(out)})
         return
-    console.print(result)
+    if made:
+        console.print(result)
     if sweep is not None:
-        say(f"Recorded in {sweep}: see domainwise table {sweep}")
+        say(f"Recorded in {sweep}{'' if made else ' already'}: see domainwise table {sweep}")
     if out is not None:
         say(f"Model: {out}; {model.weights}")
         say(model.unseen)

@@ -68,6 +68,8 @@ def calibrate(
 def calibrated(model: Model, logits: Logits, source: CalibratedOn) -> Model:
     """A copy with the temperature that these logits give."""
     calibration, outcomes = calibrate_logits(logits, source)
+    for warning in calibration.warnings:
+        log.warning("%s", warning)
     weights = {name: tensor.cpu() for name, tensor in model.algorithm.state_dict().items()}
     card = replace(model.card, calibration=calibration)
     return Model(card, weights, model.reference, model.device.type, model.trained_on, outcomes)
@@ -153,7 +155,8 @@ def _labelled_logits(model: Model, data: Environments) -> tuple[Logits, Calibrat
     unseen: dict[str, Any] = {}
     held_out: dict[str, Any] = {}
     for domain, rows in new_samples(model, data).items():
-        is_unseen = domain not in model.domains and len(rows) == data.sizes[domain]
+        is_known = domain in (*model.domains, *data.test_rows_of(model.domains))
+        is_unseen = not is_known and len(rows) == data.sizes[domain]
         logits = model._each(data.images[rows], model.algorithm.predict, len(model.classes)).cpu().double().numpy()
         (unseen if is_unseen else held_out)[domain] = (logits, labels_of(model, data, rows).numpy())
     return (unseen, "unseen") if unseen else (held_out, "held-out")

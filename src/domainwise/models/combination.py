@@ -121,7 +121,7 @@ class Combined:
             "words": self.words,
             "runs": [member.as_json() for member in self.members],
         }
-        summary = training_summary(self.run, self.records(), self.seconds, rule) | {"made_of": made}
+        summary = training_summary(self.run, self.environments, self.records(), self.seconds, rule) | {"made_of": made}
         ensemble = isinstance(self.algorithm, EnsembleAlgorithm)
         hparams = tuple(member.run.hparams for member in self.used) if ensemble else ()
         return make_model(self.run, self.environments, self.algorithm.state_dict(), summary, device, hparams)

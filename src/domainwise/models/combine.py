@@ -118,10 +118,11 @@ def combine(
 ) -> Iterator[Combined]:
     """Every soup or ensemble of the runs in a sweep's folder, or the one of the runs whose folders these are.
 
-    With `single`, runs that make several are a UserError. What would stop any of them is an error before the first, and
-    so is a folder `out` that cannot be written to.
+    With `single`, runs that make several are a UserError; without, those of a sweep that are recorded there, without
+    the weights of their runs, are not made. What would stop any of them is an error before the first, and so is a
+    folder `out` that cannot be written to.
     """
-    groups = find_combinable(paths, combination, wanted)
+    groups = find_combinable(paths, combination, wanted, recorded="" if single else combination)
     if single and len(groups) > 1:
         raise _several(paths[0], groups)
     if out is not None:
@@ -137,18 +138,20 @@ def combine(
             advance(len(group.folders))
 
 
-def find_combinable(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[CombinableRuns]:
+def find_combinable(
+    paths: Sequence[Path], combination: Combination, wanted: RunsWanted, recorded: Combination = ""
+) -> list[CombinableRuns]:
     """The groups of runs to combine. Of a sweep, those that share no start are left out of soups, if others do."""
     if not paths:
         raise UserError("no runs to combine: give the folder of a sweep, or the folders of runs")
     if len(paths) == 1 and not (paths[0] / "run.json").exists():
-        groups = runs_of_sweep(paths[0], wanted)
+        groups = runs_of_sweep(paths[0], wanted, recorded)
     elif wanted == RunsWanted():
         groups = [chosen_runs(list(dict.fromkeys(path.resolve() for path in paths)))]
     else:
         raise UserError("algorithm, test domain and trial are for the folder of a sweep; these are folders of runs")
     reasons = [group.start_difference() if combination != "ensemble" else "" for group in groups]
-    if all(reasons):
+    if reasons and all(reasons):
         advice = "sweep with the space 'soup' makes runs that do"
         raise UserError(f"these runs do not share their start, and cannot be averaged: {reasons[0]}; {advice}")
     chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
