@@ -18,6 +18,7 @@ import torch
 
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import checksum
 from domainwise.models.card import Card
@@ -73,6 +74,35 @@ def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> 
     assert (
         dw.load_model(model.save(tmp_path), device="cpu").predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
     )
+
+
+@pytest.mark.parametrize("write", ["the card", "the replacement"])
+def test_saving_again_and_being_interrupted_leaves_one_whole_model(
+    model: dw.Model, saved: Path, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {name: tensor + 1 for name, tensor in model.algorithm.state_dict().items()}
+    other = dw.Model(model.card, weights, model.reference, "cpu", model.trained_on)
+    known, calls = files.write, []
+
+    def interrupted_at_the_card(path: Path, data: bytes) -> None:
+        if path.name == CARD:
+            raise KeyboardInterrupt
+        known(path, data)
+
+    def interrupted_at_the_end(_: Path) -> None:
+        calls.append("at the start or the end")
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        if write == "the card":
+            patched.setattr(files, "write", interrupted_at_the_card)
+        else:
+            patched.setattr(files, "complete_replacement", interrupted_at_the_end)
+        other.save(saved)
+    whole = model if write == "the card" else other
+    assert dw.load_model(saved, device="cpu").predict_proba(IMAGES).tobytes() == whole.predict_proba(IMAGES).tobytes()
+    assert not list(saved.glob(".replacement*"))
 
 
 @pytest.mark.slow
