@@ -76,6 +76,23 @@ def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 5) for name in ("weights", "unseen", "run", "made_of", "last_layer", "steps_chosen_by")],
+        *[("seconds", value) for value in ("x", None, -1)],
+        *[("weights", value) for value in ({}, {"step": "x", "selected": True}, {"step": 1, "selected": True, "a": 1})],
+        ("weights", {"step": 1, "selected": True, "averaged": {"average": "sma"}}),
+        *[("unseen", value) for value in ("x", {"mean": 1.0}, [1])],
+        *[("made_of", {"a": 1}), ("last_layer", {"words": 5}), ("run", {"steps": "x"})],
+    ],
+)
+def test_wrong_values_of_the_training_are_refused(saved: Path, name: str, value: object) -> None:
+    change(saved, lambda card: card["training"].update({name: value}))
+    with pytest.raises(UserError, match=f'"training.{name}.*: restore it'):
+        dw.load_model(saved, device="cpu")
+
+
 @pytest.mark.parametrize("write", ["the card", "the replacement"])
 def test_saving_again_and_being_interrupted_leaves_one_whole_model(
     model: dw.Model, saved: Path, write: str, monkeypatch: pytest.MonkeyPatch
