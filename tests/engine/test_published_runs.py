@@ -1,5 +1,6 @@
 """Published runs repeat bit by bit, where the CPU and torch are those that made them: the shortest of every method."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,20 @@ def shortest_runs() -> dict[str, PublishedRun]:
             if made_here and can_be_repeated and (known is None or one.seconds[-1] < known.seconds[-1]):
                 found[one.run.algorithm] = one
     return found
+
+
+WITHOUT_COMMIT = {"pacs-probes", "pacs-averages"}
+"""Made by an installed package, or by a source with uncommitted changes: named in docs/reliability.md."""
+THREADS_SINCE = "2026-11-18"
+
+
+@pytest.mark.parametrize("folder", sorted(file.parent.name for file in RESULTS.glob(f"*/{FILE}")))
+def test_published_runs_say_where_they_come_from(folder: str) -> None:
+    statuses = [one.status for one in read_published(RESULTS / folder)]
+    assert all(one.has_provenance and one.date for one in statuses)
+    assert all(one.threads for one in statuses if one.date >= THREADS_SINCE)
+    if folder not in WITHOUT_COMMIT:
+        assert all(re.match(r"domainwise [0-9a-f]{10},", one.software) for one in statuses)
 
 
 def scores(one: PublishedRun) -> list[tuple[int, str, str, float, float]]:

@@ -114,6 +114,19 @@ def test_foreign_formats_are_refused(run: Run, format_number: object) -> None:
         Run.from_description(run.describe() | {"format": format_number})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("threads", threads) for threads in (0, -3, 100_000, True, 1.0)],
+        *[(field, "zz") for field in ("precision", "average", "start", "freeze", "lr_schedule", "balance")],
+        *[("precision", []), ("early_stop", -1), ("clip_gradient", -1.0), ("layer_decay", 2.0)],
+    ],
+)
+def test_a_description_with_a_value_that_no_plan_has_is_refused(run: Run, field: str, value: object) -> None:
+    with pytest.raises(UserError, match=f'run.json: "{field}" must be .*: restore it'):
+        Run.from_description(run.describe() | {field: value}, "run.json", "restore it")
+
+
 def test_a_description_without_format_is_refused(run: Run) -> None:
     description = run.describe()
     del description["format"]

@@ -6,15 +6,17 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
-from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
-from domainwise.protocol.balance import ClassWeights
+from domainwise.core.parsing import Count, FilePath, Fraction, OneOf, Positive, Range, check, parse_any, read_file
+from domainwise.protocol.averages import AVERAGES
+from domainwise.protocol.balance import BALANCES, ClassWeights
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.limits import THREADS
 from domainwise.protocol.network_names import network_title
-from domainwise.protocol.recipe import CONSTANT
+from domainwise.protocol.recipe import CONSTANT, FREEZABLE, LR_SCHEDULES, STARTS
 from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -103,7 +105,7 @@ class Run:
     draw: Count = 0
     trial: Count = 0
     seed: int = 0
-    precision: str = "fp32"
+    precision: Annotated[str, OneOf(PRECISIONS)] = "fp32"
     track: tuple[str, ...] = ()
     validation_domains: tuple[str, ...] = ()
     held_out: Fraction = HELD_OUT
@@ -114,19 +116,19 @@ class Run:
     image_size: Count = 0
     full_curves: bool = False
     format: int = FORMAT
-    threads: int = added(1)
-    average: str = added("")
+    threads: Annotated[int, Range(1, THREADS)] = added(1)
+    average: Annotated[str, OneOf(("", *AVERAGES))] = added("")
     shared_start: bool = added(False)
-    start: str = added("")
-    freeze: str = added("")
-    lr_schedule: str = added(CONSTANT)
-    early_stop: int = added(0)
-    clip_gradient: float = added(0.0)
-    combination: Combination = added("")  # noqa: RUF009 (as the others, whose types ruff knows)
+    start: Annotated[str, OneOf(("", *STARTS))] = added("")
+    freeze: Annotated[str, OneOf(("", *FREEZABLE))] = added("")
+    lr_schedule: Annotated[str, OneOf(LR_SCHEDULES)] = added(CONSTANT)
+    early_stop: Count = added(0)  # noqa: RUF009 (as the others, whose types ruff knows)
+    clip_gradient: Annotated[float, Range(0)] = added(0.0)
+    combination: Combination = added("")  # noqa: RUF009 (as above)
     members: tuple[str, ...] = added(())
     train: str = added("")
-    layer_decay: float = added(1.0)
-    balance: str = added("")
+    layer_decay: Fraction = added(1.0)  # noqa: RUF009 (as above)
+    balance: Annotated[str, OneOf(("", *BALANCES))] = added("")
     class_weights: ClassWeights = added(())  # noqa: RUF009 (as above)
 
     @classmethod
