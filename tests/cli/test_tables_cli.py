@@ -84,7 +84,7 @@ def test_sweep_and_compare_read_tables(traps: Path, domainwise: Command, quick_w
     ("arguments", "message"),
     [
         (("--columns", "camera"), "--columns 'camera': write ROLE=COLUMN"),
-        (("--columns", "domain="), "write ROLE=COLUMN"),
+        (("--columns", "domain="), "the domain needs a column"),
         (("--columns", "domain=a,domain=b"), "each role once"),
         (("--columns", "camera=location"), "unknown kind of column 'camera'"),
         (("--columns", "domain=location", "--domain-column", "location"), "not both"),

@@ -76,6 +76,31 @@ def test_a_sweep_and_an_audit(backbone: Backbones, tmp_path: Path, domainwise: C
     assert audited.status == 0, audited.err
 
 
+def test_a_comparison_of_probes_as_documented(
+    backbone: Backbones, tmp_path: Path, domainwise: Command, quick_workers: None
+) -> None:
+    """Without CORAL, which frozen features leave as ERM; named, it is refused."""
+    make_folder(tmp_path / "photos", count=5)
+    data = ("--data", "photos", "--network", f"hf:{backbone('dinov2')}")
+    frozen = (*data, "--freeze", "features", "--augmentation", "none")
+    small = (*QUICK, "--hparams", 1, "--trials", 1, "--workers", 1)
+    compared = domainwise("compare", *frozen, *small, "--out", "model", "--json")
+    assert compared.status == 0, compared.err
+    assert [row["method"] for row in json.loads(compared.out)["table"]["rows"]] == [
+        "ERM", "ERM + SMA", "DAT", "DAT + SMA",
+    ]  # fmt: skip
+    assert len(domainwise("predict", "model", "photos/clinic/cat", "--json").out.splitlines()) == 5
+    refused = domainwise("compare", *frozen, *small, "--algorithms", "ERM,CORAL")
+    assert refused.status == 2 and "all that CORAL adds happens in the features" in refused.err.splitlines()[-1]
+    written = domainwise("features", *data[1:], "--out", "vectors", "--device", "cpu")
+    assert written.status == 0 and "30 images, 16 features each" in written.out, written.err
+    written = domainwise("features", *data[1:], "--out", "new/folder/x.safetensors", "--device", "cpu")
+    assert written.status == 0 and Path("new/folder/x.safetensors").is_file(), written.err
+    compared = domainwise("compare", "--dataset", "vectors", "--network", "linear", *small, "--json")
+    assert compared.status == 0 and json.loads(compared.out)["table"]["rows"][2]["method"] == "DAT", compared.err
+    assert "ERM, CORAL, DAT" in domainwise("compare", "--dataset", "vectors", *small, "--dry-run").err
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_loads_where_no_hub_and_no_folder_is(family: str, backbone: Backbones, tmp_path: Path) -> None:
     folder = shutil.copytree(backbone(family), tmp_path / family)

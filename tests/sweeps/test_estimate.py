@@ -71,7 +71,7 @@ def test_steps_and_evaluations_are_timed_once_and_in_proportion(
     monkeypatch.setattr(estimate, "Session", clock.session)
     monkeypatch.setattr(estimate, "evaluate", clock.evaluate)
     monkeypatch.setattr(estimate, "splits_to_evaluate", lambda *_: PARTS)
-    monkeypatch.setattr(estimate, "_now", lambda _: clock.now)
+    monkeypatch.setattr(estimate, "now", lambda _: clock.now)
     more: dict[str, Any] = {"network": "small-cnn", "steps": 10, "image_size": size}
     photos = str(make_folder(tmp_path / "photos"))
     runs = [plan_run(photos, "ERM", "lab", hparams={"batch_size": batch}, **more) for batch in (8, 4, 4)]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from domainwise.cli import options
+from domainwise.cli import complete, options
 from domainwise.cli.launching import print_estimate
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
@@ -27,7 +27,13 @@ def compare(
     data: options.DataFolder = None,
     skip_bad: options.SkipBad = False,
     reading: Reading = PLAIN,
-    algorithms: options.Algorithms = "ERM,CORAL,DAT",
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Names, separated by commas (default: ERM,CORAL,DAT, without CORAL where no features train).",
+            autocompletion=complete.algorithms,
+        ),
+    ] = None,
     hparams: Annotated[
         int | None, typer.Option(help="Candidates per algorithm; the first has the default values (default: 3).")
     ] = None,
@@ -64,7 +70,8 @@ def compare(
     from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
-    from domainwise.models.compare import comparison
+    from domainwise.models.compare import comparison, usual_algorithms
+    from domainwise.models.search import check_metric
     from domainwise.models.tune import refitted
     from domainwise.protocol.metrics import find_metric
     from domainwise.sweeps.events import Settings
@@ -75,14 +82,16 @@ def compare(
     chosen, named = choose_data_and_network(
         dataset, data, skip_bad, training.network, training.weights, data_root, reading
     )
+    planned_options = training.options(device, data_root, named)
     plan = plan_sweep(
         chosen.name,
-        options.parse_names(algorithms),
-        training.options(device, data_root, named),
+        usual_algorithms(planned_options) if algorithms is None else options.parse_names(algorithms),
+        planned_options,
         draws=CANDIDATES if hparams is None else hparams,
         trials=TRIALS if trials is None else trials,
         search="candidates",
     )
+    check_metric(plan, shown_metric, data_root)
     settings = Settings(runs, device, data_root, retry=True)
     network = training.weights or training.network != "auto"
     given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
@@ -113,7 +122,15 @@ def compare(
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
-                plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
+                plan,
+                runs,
+                best,
+                chosen.name,
+                metric=shown_metric,
+                device=device,
+                data_root=data_root,
+                out=out,
+                progress=progress,
             )
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

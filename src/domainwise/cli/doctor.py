@@ -18,6 +18,7 @@ from domainwise.cli.output import console, print_json
 from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.core.threads import cores
+from domainwise.nets import hub
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +40,8 @@ OPTIONAL = {
     "mlflow": ("curves in MLflow", "mlflow"),
 }
 """Package -> (what it is for, what to install)."""
+IMPORTS = {"transformers": hub.import_transformers, "timm": hub.import_timm}
+"""Packages that may be installed and still fail: with a torchvision that does not fit torch."""
 LITTLE_SPACE = 2 * 2**30
 
 
@@ -128,9 +131,13 @@ def _precisions(device: "torch.device") -> str:
 def packages() -> Iterator[Finding]:
     for package, (use, install) in OPTIONAL.items():
         try:
-            yield Finding("packages", package, True, f"{metadata.version(package)}: {use}")
+            version = metadata.version(package)
+            IMPORTS.get(package, bool)()
+            yield Finding("packages", package, True, f"{version}: {use}")
         except metadata.PackageNotFoundError:
             yield Finding("packages", package, None, f"not installed; for {use}: pip install '{install}'")
+        except UserError as error:
+            yield Finding("packages", package, False, str(error))
 
 
 def loaded_plugins() -> Iterator[Finding]:

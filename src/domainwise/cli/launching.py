@@ -1,7 +1,10 @@
 """Runs the plans of a command, or estimates how long that takes."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,7 +13,7 @@ from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.runs_progress import follow_runs
 from domainwise.cli.status import list_failures, progress_json
-from domainwise.cli.training_flags import note_erm_to_the_end
+from domainwise.cli.training_flags import Command, in_place_of, note_erm_to_the_end
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,25 +23,57 @@ if TYPE_CHECKING:
     from domainwise.sweeps.plan import Plan
 
 
-def launcher_options(
-    on: str, workers: int | None, per_gpu: str, address: str | None, slurm: Sequence[str] | None
-) -> dict[str, Any]:
-    """The arguments of `sweeps.launch.launch`, from flags."""
-    return {
-        "on": on,
-        "workers": workers,
-        "per_gpu": parse_per_gpu(per_gpu),
-        "address": address,
-        "slurm_parameters": options.parse_hparams(slurm or [], "--slurm"),
-    }
+def _declaration(
+    on: options.On = "local",
+    workers: options.Workers = None,
+    per_gpu: options.PerGpu = "auto",
+    address: options.Address = None,
+    slurm: options.Slurm = None,
+    dry_run: options.DryRun = False,
+    retry: options.Retry = False,
+    log_to: options.LogTo = None,
+) -> None:
+    """A signature and nothing else: names, kinds, defaults and help of the options, in this order."""
+
+
+DECLARED = inspect.signature(_declaration).parameters
+
+
+@dataclass(frozen=True)
+class LaunchFlags:
+    """The values of the options that say where and how runs are launched, by name."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def dry_run(self) -> bool:
+        return bool(self.values["dry_run"])
+
+    @property
+    def launcher(self) -> dict[str, Any]:
+        """The arguments of `sweeps.launch.launch`."""
+        return {
+            **{name: self.values[name] for name in ("on", "workers", "address")},
+            "per_gpu": parse_per_gpu(self.values["per_gpu"]),
+            "slurm_parameters": options.parse_hparams(self.values["slurm"] or [], "--slurm"),
+        }
+
+    def settings(self, out: Path, device: str, data_root: Path | None) -> "Settings":
+        from domainwise.sweeps.events import Settings
+
+        return Settings(out, device, data_root, self.values["retry"], tuple(self.values["log_to"] or ()))
+
+
+def with_launch_flags(command: Command) -> Command:
+    """The command with the declared options in place of its parameter `launching`."""
+    return in_place_of("launching", DECLARED, LaunchFlags, command)
 
 
 def run_plans(
     plans: "Sequence[Plan]",
     settings: "Settings",
-    launcher: Mapping[str, Any],
+    launching: LaunchFlags,
     *,
-    dry_run: bool,
     as_json: bool,
     differences: Sequence[str] | None = None,
     show: "Callable[[Collection], None] | None" = None,
@@ -59,11 +94,12 @@ def run_plans(
     from domainwise.sweeps.status import sweep_progress
     from domainwise.sweeps.tables import tables
 
+    launcher = launching.launcher
     check_launcher(launcher["on"])
     order = draw_by_draw if many else planned_runs
     runs = order(plans)
     note_erm_to_the_end(runs)
-    if dry_run:
+    if launching.dry_run:
         print_estimate(runs, settings, launcher, as_json=as_json, differences=differences, by_passes=many)
         return
     if many and not as_json:

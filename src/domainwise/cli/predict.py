@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,10 +50,17 @@ AdaptKeep = Annotated[int | None, typer.Option(help="t3a: confident images kept 
 AdaptLr = Annotated[float | None, typer.Option(help="tent: step size (default: 0.001).")]
 
 
-def adapted(model: "Model", method: str, keep: int | None, lr: float | None) -> "Model":
-    """The model, adapting to its images; says what that assumes."""
-    given = {"keep": keep, "lr": lr}
-    made = model.adapt(method, **{name: value for name, value in given.items() if value is not None})
+def adapted(model: "Model", method: str | None, keep: int | None, lr: float | None) -> "Model":
+    """The model, adapting to its images if there is a method; says what that assumes."""
+    from domainwise.models.adapt import SETTINGS
+
+    given = {name: value for name, value in {"keep": keep, "lr": lr}.items() if value is not None}
+    if method is None:
+        for known, name in SETTINGS.items():
+            if name in given:
+                raise UserError(f"nothing adapts to the images: add --adapt {known}", argument=f"adapt_{name}")
+        return model
+    made = model.adapt(method, **given)
     say(f"warning: {made.assumes}", errors_console)
     return made
 
@@ -80,8 +88,8 @@ def predict(
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
-    exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. Standard error says which weights predicted, and names images that cannot
+    be read. These are left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
@@ -96,9 +104,8 @@ def predict(
     log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         files.writable_file(csv_file, argument="csv")
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    elif loaded.batch_dependent:
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    if adapt is None and loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
@@ -110,14 +117,16 @@ def predict(
         say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
     silent = console.is_terminal and csv_file is None  # the lines show progress
     rows: list[list[str]] = []
-    unreadable = 0
+    unreadable, reason = 0, ""
     with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
         bar.start()
         task = bar.add_task("predicting", total=len(paths))
         for batch in read_batches(paths, loaded):
             for line in batch.unreadable:
                 log.debug(line)
-                say(line, errors_console)
+                reason = line
+                if len(paths) > 1:
+                    say(line, errors_console)
             unreadable += len(batch.unreadable)
             for one in predictions(loaded, batch, domain):
                 answered = one.confidence >= lowest
@@ -150,11 +159,15 @@ def predict(
             text = comma_separated_rows(["file", "class", "confidence", *loaded.classes, *extras], rows)
             file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
+    if unreadable == len(paths):
+        which = reason if unreadable == 1 else f"none of {unreadable} images could be read"
+        raise UserError(f"{which}; there was nothing to predict")
+    say(f"{model}: {loaded.weights}", errors_console)
     if unreadable:
-        nothing = unreadable == len(paths)
-        rest = "there was nothing to predict" if nothing else "the rest were predicted"
-        errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
-        raise typer.Exit(2 if nothing else 1)
+        say(
+            f"{unreadable} of {counted(len(paths), 'image')} could not be read; the rest were predicted", errors_console
+        )
+        raise typer.Exit(1)
 
 
 @with_reading_flags
@@ -183,8 +196,7 @@ def evaluate(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
     environments = labelled_data(loaded, data, skip_bad, reading, data_root)
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))
@@ -196,11 +208,13 @@ def evaluate(
     rows = []
     for domain, score in result.domains.items():
         cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
-        seen = " (trained on)" if score.trained_on else ""
+        seen = f" ({score.role})" if score.trained_on else ""
         numbers = (score.samples, score.seen_samples)[: len(counts)]
         rows.append((domain + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells))
     title = f"Accuracy of {model} on {environments.name}, per cent"
     console.print(Table(("domain", *counts, "all", *shown), rows, title, caption))
+    calibrated = "as calibrated" if loaded.card.calibration else "not calibrated"
+    console.print(replace(result.metrics_table(), title="Further metrics", caption=f"probabilities are {calibrated}"))
     _show_confusion(result.confusion)
     if result.seen_sentence:
         say(result.seen_sentence)

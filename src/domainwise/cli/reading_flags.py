@@ -22,7 +22,8 @@ def _declaration(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight)."
+            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight); "
+            "weight= reads none."
         ),
     ] = None,
     domain_column: Annotated[str, typer.Option(help="The same as --columns domain=NAME.")] = "",
@@ -54,7 +55,7 @@ def _reading(values: Mapping[str, Any]) -> Reading:
     columns: dict[str, str] = {}
     for pair in (pair for text in values["columns"] or [] for pair in options.parse_names(text)):
         role, equals, column = pair.partition("=")
-        if not (role and equals and column) or role in columns:
+        if not (role and equals) or role in columns:
             raise UserError(f"--columns {pair!r}: write ROLE=COLUMN, each role once, e.g. --columns domain=camera")
         columns[role] = column
     if name := values.get("domain_column"):

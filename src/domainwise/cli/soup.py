@@ -46,17 +46,8 @@ def soup(
     A sweep gives one soup per test domain and trial. Each is evaluated on the splits of its runs and recorded in the
     sweep's folder, so that table, report and publish show it. Runs of sweep --space soup share their start.
     """
-    _combine(
-        runs,
-        "greedy soup" if greedy else "uniform soup",
-        algorithm,
-        test_domain,
-        trial,
-        out,
-        data_root,
-        device,
-        as_json,
-    )
+    rule: Combination = "greedy soup" if greedy else "uniform soup"
+    _combine(runs, rule, (algorithm, test_domain, trial), out, data_root, device, as_json)
 
 
 def ensemble(
@@ -74,33 +65,28 @@ def ensemble(
     A sweep gives one ensemble per test domain and trial. Each is evaluated on the splits of its runs and recorded in
     the sweep's folder, so that table, report and publish show it. The runs may have any start.
     """
-    _combine(runs, "ensemble", algorithm, test_domain, trial, out, data_root, device, as_json)
+    _combine(runs, "ensemble", (algorithm, test_domain, trial), out, data_root, device, as_json)
 
 
 def _combine(
     runs: Sequence[Path],
     combination: "Combination",
-    algorithm: str | None,
-    test_domain: str | None,
-    trial: int | None,
+    wanted: tuple[str | None, str | None, int | None],
     out: Path | None,
     data_root: Path | None,
     device: str,
     as_json: bool,
 ) -> None:
-    from domainwise.core import files
     from domainwise.models.combinable import RunsWanted
     from domainwise.models.combination import Combinations
     from domainwise.models.combine import combine
 
-    wanted = RunsWanted(algorithm, test_domain, trial)
     sweep = runs[0] if len(runs) == 1 and not (runs[0] / "run.json").exists() else None
     if sweep is None and out is None:
         raise UserError("the runs become one model: name its folder", argument="out")
     made = []
-    for one in combine(runs, combination, wanted, device, data_root, single=out is not None):
+    for one in combine(runs, combination, RunsWanted(*wanted), device, data_root, single=out is not None, out=out):
         if out is not None:
-            files.writable_folder(out)
             model = one.model(device)
             model.save(out)
         if sweep is not None:
@@ -110,9 +96,10 @@ def _combine(
     if as_json:
         print_json({"combinations": result.to_records(), "model": None if out is None else str(out)})
         return
-    console.print(result)
+    if made:
+        console.print(result)
     if sweep is not None:
-        say(f"Recorded in {sweep}: see domainwise table {sweep}")
+        say(f"Recorded in {sweep}{'' if made else ' already'}: see domainwise table {sweep}")
     if out is not None:
         say(f"Model: {out}; {model.weights}")
         say(model.unseen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domainwise.cli import complete, options
-from domainwise.cli.launching import launcher_options, run_plans
+from domainwise.cli.launching import LaunchFlags, run_plans, with_launch_flags
 from domainwise.cli.output import errors_console, say
 from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
@@ -31,6 +31,7 @@ EXAMPLES = (
 
 @with_training_flags()
 @with_reading_flags
+@with_launch_flags
 def sweep(
     dataset: options.Dataset = None,
     data: options.DataFolder = None,
@@ -71,21 +72,13 @@ def sweep(
     time_limit: Annotated[
         str, typer.Option(help="Stop after this time, e.g. 8h; checkpoints are kept, the same command continues.")
     ] = "",
-    on: options.On = "local",
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = "auto",
-    address: options.Address = None,
-    slurm: options.Slurm = None,
-    dry_run: options.DryRun = False,
-    retry: options.Retry = False,
-    log_to: options.LogTo = None,
+    launching: LaunchFlags,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Search hyper-parameters of several algorithms on every unseen domain; continues after interruptions."""
     from domainwise.protocol.limits import seconds_of
-    from domainwise.sweeps.events import Settings
 
     names = options.parse_names(algorithms)
     search = {
@@ -110,9 +103,8 @@ def sweep(
                 "planned without pairs, so leave-one-domain-out selection cannot judge it",
                 errors_console,
             )
-    launcher = launcher_options(on, workers, per_gpu, address, slurm)
-    settings = Settings(out or Path("runs") / (preset or "sweep"), device, data_root, retry, tuple(log_to or ()))
-    run_plans(plans, settings, launcher, dry_run=dry_run, as_json=as_json, many=bool(preset), time_limit=seconds)
+    settings = launching.settings(out or Path("runs") / (preset or "sweep"), device, data_root)
+    run_plans(plans, settings, launching, as_json=as_json, many=bool(preset), time_limit=seconds)
 
 
 def _of_data(

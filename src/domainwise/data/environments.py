@@ -1,7 +1,7 @@
 """Environments: named domains of images (or vectors) and labels, one tensor from first reading to last step."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,8 @@ class Environments:
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
     open_originals: Callable[[], Originals] | None = None  # the same images at their own sizes, where they are files
     originals: Originals | None = None  # these, where training crops are taken from them
+    given_test: Mapping[str, str] = field(default_factory=dict)
+    """{domain of rows that are given as test: the domain, as their table names it}."""
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -188,6 +190,11 @@ class Environments:
             raise UserError(f"{self.name}: the numbers of column {column} are too large to be standardised: rescale it")
         negligible = std <= 10 * torch.finfo(known.dtype).eps * known.abs().amax(0)
         return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
+
+    def test_rows_of(self, trained_on: Iterable[str]) -> tuple[str, ...]:
+        """The domains of rows that are given as test, but come from one of these: nothing about them is unseen."""
+        known = set(trained_on)
+        return tuple(domain for domain, named in self.given_test.items() if named in known)
 
     def rows(self, domain: str) -> Tensor:
         """The row numbers of one domain's images."""

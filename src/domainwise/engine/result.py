@@ -8,7 +8,7 @@ from typing import Any
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.table import Table, Tabular
 from domainwise.protocol.records import Record, Status
-from domainwise.protocol.runs import Run
+from domainwise.protocol.runs import TEST_ROWS, Run
 from domainwise.protocol.selection import Curve, training_domain
 
 
@@ -24,6 +24,8 @@ class TrainingResult(Tabular):
     status: Status
     folder: Path
     algorithm: Algorithm | None
+    test_rows: tuple[str, ...] = ()
+    """Test domains whose samples are given as test, but come from training domains."""
 
     @property
     def last_evaluation(self) -> list[Record]:
@@ -62,6 +64,7 @@ class TrainingResult(Tabular):
         for records in zip(*shown.values(), strict=True):
             domain, split = records[0].domain, records[0].split
             role = "unseen" if domain in self.run.test_domains else "trained on"
+            role = TEST_ROWS if domain in self.test_rows else role
             scores = [text for one in records for text in (f"{100 * one.accuracy:.1f} %", f"{one.loss:.3f}")]
             rows.append((f"{domain} ({role})", split, *scores))
         how = "no samples were held out of the training domains, so no step is selected"

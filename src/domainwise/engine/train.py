@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -140,7 +141,8 @@ def training(
 
     steps = _training(folder, start, interruption, retry, log_to, checkpoint_seconds)
     try:
-        return (yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads)))
+        result = yield from isolated(steps, RunContext(ranks.device, run.precision, run.threads))
+        return replace(result, test_rows=data.test_rows_of(run.train_domains))
     except OSError as error:
         if error.errno not in STORAGE:
             raise

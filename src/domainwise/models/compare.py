@@ -13,23 +13,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
 from domainwise.models.fit import records_folder
-from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
+from domainwise.models.search import Candidate, check_metric, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
 from domainwise.protocol.network_names import network_title
-from domainwise.protocol.options import TrainingKeywords
+from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.selection import Method
 from domainwise.protocol.statistics import Difference, Scores, paired, selected
 from domainwise.sweeps.accuracy_table import AccuracyTable
 from domainwise.sweeps.events import Event, Settings
 from domainwise.sweeps.plan import Plan
-from domainwise.sweeps.plan_run import training_options
+from domainwise.sweeps.plan_run import features_train, training_options
 
+USUAL = ("ERM", "CORAL", "DAT")
+"""What a comparison is of, unless methods are named."""
 RULE = "training-domain"
 AVERAGE = "sma"
 """What a comparison averages weights by, unless another is named."""
@@ -119,7 +122,7 @@ class Comparison(Tabular):
 
 def compare(
     environments: Environments | Path | str,
-    algorithms: str | Sequence[str] = ("ERM", "CORAL", "DAT"),
+    algorithms: str | Sequence[str] | None = None,
     *,
     candidates: int | None = None,
     trials: int | None = None,
@@ -135,6 +138,7 @@ def compare(
 ) -> Comparison:
     """Trains every method with each domain left out in turn, and says which one to choose.
 
+    By default the methods are ERM, CORAL and DAT, without CORAL where no features train.
     The search is that of `tune`, whose arguments these are, with 3 candidates and 3 trials unless others are given.
     `out` is the folder of the runs; the same call continues. Every training also averages its weights (`average`, by
     default "sma"; "none" turns it off). A `budget` such as "45m" or "8h" is kept by fewer candidates, steps and trials
@@ -150,11 +154,19 @@ def compare(
     numbers = CANDIDATES if candidates is None else candidates, TRIALS if trials is None else trials
     with records_folder(out) as folder:
         settings = Settings(folder, device, data_root, retry=True)
-        plan = plan_candidates(environments, algorithms, training, *numbers, test_domains, folder)
+        methods = usual_algorithms(training) if algorithms is None else algorithms
+        plan = plan_candidates(environments, methods, training, *numbers, test_domains, folder)
+        check_metric(plan, shown, data_root)
         budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
         budgeted.store(folder)
         train_candidates(budgeted.plan, settings, workers, progress)
         return comparison(budgeted.plan, folder, budgeted.reduction, shown)
+
+
+def usual_algorithms(options: TrainingOptions) -> tuple[str, ...]:
+    """What a comparison with these options is of by default: methods that only change features need some that train."""
+    trains = options.network is None or features_train(options, options.network)
+    return tuple(name for name in USUAL if trains or not ALGORITHMS[name].moves_features)
 
 
 def comparison(plan: Plan, out: Path, reduced: str = "", metric: Metric = ACCURACY) -> Comparison:
@@ -166,7 +178,8 @@ def comparison(plan: Plan, out: Path, reduced: str = "", metric: Metric = ACCURA
     methods = {method: scores[method] for method in scores if method in finished}
     if not methods:
         raise UserError(
-            f"{metric.name} is not known at every evaluation of these runs: choose another", argument="metric"
+            f"{metric.name} is not known at every evaluation of these runs{metric.needs_note}: choose another",
+            argument="metric",
         )
     names = [name for name in plan.algorithms if Method(name) in methods]
     baseline = "ERM" if "ERM" in names else names[0]

@@ -1,5 +1,6 @@
 """When a calibrated model answers: thresholds of confidence and of sets, and the scores they are chosen by."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.models.card import ADVICE
-from domainwise.protocol.calibration import Outcomes, coverage_threshold, risk_threshold, set_threshold
+from domainwise.protocol.calibration import Outcomes, coverage_threshold, risk_threshold, samples_needed, set_threshold
+
+log = logging.getLogger(__name__)
 
 UNKNOWN = "I don't know"
 RULES: dict[str, Callable[[Mapping[str, Outcomes], float], float]] = {
@@ -43,7 +47,17 @@ def sets_threshold(model: HasOutcomes, level: float | str) -> float:
     value = _number(level)
     if value is None:
         raise UserError(f"sets at level {str(level)[:40]!r}: give a number above 0 and below 1", argument="sets")
-    return set_threshold(_calibrated(model, "sets"), value)
+    outcomes, needed = _calibrated(model, "sets"), samples_needed(value)
+    domain = min(outcomes, key=lambda name: len(outcomes[name].truth))
+    if (count := len(outcomes[domain].truth)) < needed:
+        log.warning(
+            "every set holds every class: sets at level %g need at least %s of each calibration domain, %s has %d",
+            value,
+            counted(needed, "sample"),
+            domain,
+            count,
+        )
+    return set_threshold(outcomes, value)
 
 
 def class_set(classes: Sequence[str], probabilities: Sequence[float], threshold: float) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ def dfr(model: Model, data: Environments | Path | str, *, seed: int = 0, data_ro
     used = fingerprints(environments.images[rows])
     assert model.trained_on is not None
     done = _summary(samples, strength, samples.accuracies(before), reached) | {"left_out": alone}
-    training = {name: value for name, value in model.card.training.items() if name not in ("accuracy", "unseen")}
+    gone = ("accuracy", "unseen", "test_rows")
+    training = {name: value for name, value in model.card.training.items() if name not in gone}
     card = replace(model.card, training={**training, "last_layer": done}, calibration=None)
     return Model(card, weights, model.reference, model.device.type, torch.cat([model.trained_on, used]).unique())
 

@@ -102,7 +102,7 @@ def trained_model(
     seconds = outcome.records[-1].seconds if outcome.records else 0.0
     facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
     rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
-    summary = training_summary(run, evaluation, seconds, rule) | facts
+    summary = training_summary(run, environments, evaluation, seconds, rule) | facts
     saved_last = not (weights.selected or weights.averaged)
     if (command := train_command(run, Path("model"), "last" if saved_last else "")) is not None:
         summary["command"] = command
@@ -152,7 +152,9 @@ def make_model(
     return model
 
 
-def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rule: str) -> dict[str, Any]:
+def training_summary(
+    run: Run, environments: Environments, evaluation: Iterable[Record], seconds: float, rule: str
+) -> dict[str, Any]:
     """The training of a model and the accuracies with its weights, in plain JSON values."""
     records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
@@ -161,13 +163,16 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
         measured = {field: getattr(record, field) for field in ("loss", *MEASURED)}
         metrics.setdefault(record.domain, {})[record.split] = measured
+    test_rows = environments.test_rows_of(run.train_domains)
+    unseen = [domain for domain in run.test_domains if domain not in test_rows]
     groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
         "run": json.loads(json.dumps(run.describe())),
         "id": run.id,
         "accuracy": accuracy,
         "metrics": metrics,
-        "unseen": estimate_of_run(records, run, rule),
+        "unseen": estimate_of_run(records, unseen, rule),
+        "test_rows": estimate_of_run(records, test_rows, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }

@@ -158,9 +158,10 @@ class Interpolation(Tabular):
             "start": self.verified,
         }
         rule = RULE if self.tuning.selected else LAST
-        summary = training_summary(run, records, self.tuning.seconds, rule) | {"made_of": made}
+        environments, seconds = self.rebuilt.environments, self.tuning.seconds
+        summary = training_summary(run, environments, records, seconds, rule) | {"made_of": made}
         _load(self.rebuilt, self.start, self.tuning.end, point.alpha)
-        return make_model(run, self.rebuilt.environments, self.rebuilt.algorithm.state_dict(), summary, device)
+        return make_model(run, environments, self.rebuilt.algorithm.state_dict(), summary, device)
 
 
 def interpolate(

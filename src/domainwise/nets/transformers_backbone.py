@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
-from domainwise.nets.backbones import Backbone
-from domainwise.nets.hub import missing_package
+from domainwise.nets.backbones import Backbone, weights_in
+from domainwise.nets.hub import import_transformers
 
 ATTENTION = "domainwise_sdpa"
 """What `scaled_dot_product_attention` is called among the attention functions of transformers."""
@@ -26,17 +26,12 @@ class TransformersBackbone(Backbone):
     """A model of transformers as a feature network."""
 
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
-        try:
-            with _quiet():
-                from transformers import MODEL_MAPPING, AttentionInterface, AutoModel
-                from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-        except ImportError:
-            raise missing_package("hf", "transformers") from None
+        transformers = import_transformers()
         described = self._described(config)
-        if type(described) not in MODEL_MAPPING:
+        if type(described) not in transformers.MODEL_MAPPING:
             raise UserError(f"{self.name}: transformers has no model for it: choose another", argument="network")
         with _quiet():
-            kind = MODEL_MAPPING[type(described)]
+            kind = transformers.MODEL_MAPPING[type(described)]
             kind = kind[0] if isinstance(kind, (tuple, list)) else kind
             if getattr(kind, "main_input_name", "") != "pixel_values":
                 raise UserError(f"{self.name} does not read images: choose an image model", argument="network")
@@ -44,12 +39,13 @@ class TransformersBackbone(Backbone):
             if getattr(kind, "_supports_sdpa", False):
                 # Images have no mask, but transformers makes one while a CUDA graph is recorded, which rules out the
                 # fast kernels. It makes none for attention under a name of our own.
-                AttentionInterface.register(ATTENTION, ALL_ATTENTION_FUNCTIONS["sdpa"])
+                known = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+                transformers.AttentionInterface.register(ATTENTION, known["sdpa"])
                 further["attn_implementation"] = ATTENTION
             self.own_is_dense = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
             if self.own_is_dense:
                 further["add_pooling_layer"] = pooling == "pooler"
-            model: nn.Module = AutoModel.from_config(described, **further)
+            model: nn.Module = transformers.AutoModel.from_config(described, **further)
         size = getattr(described, "image_size", None)
         own = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
         resized = own != self.shape[1:] and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
@@ -103,19 +99,24 @@ class TransformersBackbone(Backbone):
 
     def load(self, folder: Path) -> None:
         further = {"add_pooling_layer": self.pooling == "pooler"} if self.own_is_dense else {}
+        tensors = weights_in(folder)
         try:
             with _quiet():
                 loaded, info = type(self.model).from_pretrained(
-                    folder,
+                    None,
                     config=self.model.config,
-                    use_safetensors=True,
-                    local_files_only=True,
+                    state_dict=tensors,
+                    ignore_mismatched_sizes=True,
                     output_loading_info=True,
                     **further,
                 )
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the weights in {folder} cannot be loaded: {reason}", argument="network") from None
+        except Exception as error:  # every architecture renames its weights in its own way
+            raise self._refusal(f"cannot be filled with the weights in {folder}", error) from None
+        for name, given, wanted in sorted(info["mismatched_keys"]):
+            raise UserError(
+                f"the weights in {folder} do not fit {self.name}: {name} is {list(given)}, not {list(wanted)}",
+                argument="network",
+            )
         if missing := sorted(info["missing_keys"]):
             raise UserError(
                 f"{folder} lacks {len(missing)} weights of {self.name}, e.g. {missing[0]}", argument="network"

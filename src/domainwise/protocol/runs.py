@@ -19,6 +19,8 @@ from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 """fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
+TEST_ROWS = "test rows of a training domain"
+"""What rows given as test are whose domain was trained on, in words: not unseen."""
 HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
 TRACKABLE = ("penalties",)
@@ -52,7 +54,7 @@ FORMAT = 2
 
 
 def added(default: Any) -> Any:
-    """A field added after runs were published: at its default it is left out of descriptions and identities."""
+    """A field added after runs, or plans, were published: at its default descriptions and identities leave it out."""
     return field(default=default, metadata={"added": True})
 
 

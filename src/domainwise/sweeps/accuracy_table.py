@@ -153,7 +153,8 @@ class AccuracyTable(Tabular):
         if len({row.draws for row in self.rows if row.draws}) > 1:
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
         chance = [] if self.chance is None else [f"chance {self.metric.format(self.chance)}"]
-        rule = f"selected by {self.selection} validation{self._selected_by}"
+        by = "" if self.selection == "worst-subgroup" else self.metric.selecting
+        rule = f"selected by {self.selection} validation{by}"
         return "; ".join([rule, *chance, *self.made_with(), *facts, *self.not_judged, *self.completeness])
 
     @property
@@ -183,13 +184,6 @@ class AccuracyTable(Tabular):
     def chance(self) -> float | None:
         """That of guessing any class as often as any other; None where it is not known."""
         return self.metric.chance(len(DATASETS[self.dataset].classes)) if self.dataset in DATASETS else None
-
-    @property
-    def _selected_by(self) -> str:
-        """By which metric, where it is not accuracy or not the one that is shown."""
-        if self.metric == ACCURACY or self.selection == "worst-subgroup":
-            return ""
-        return f" of {self.metric.title}" if self.metric.selects else " of accuracy"
 
     def made_with(self) -> list[str]:
         """Network and initial weights, and every setting that is not the usual one."""

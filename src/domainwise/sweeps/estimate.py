@@ -1,6 +1,5 @@
 """Estimates how long a sweep takes, from a few real steps of each of its algorithms."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.threads import cpu_threads
 from domainwise.data.find import find_dataset
-from domainwise.engine.devices import pick_device
+from domainwise.engine.devices import now, pick_device
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.session import Session
 from domainwise.engine.swad import validation_interval
@@ -108,21 +107,15 @@ def _measure(run: Run, device: torch.device, data_root: Path | None) -> tuple[fl
             step = _timed(session, STEPS, device)
         parts = splits_to_evaluate(run, session.environments)
         sample = {part: rows[: EVALUATED_IMAGES if batch == batch_size else FEW_IMAGES] for part, rows in parts.items()}
-        began = _now(device)
+        began = now(device)
         evaluate(session.algorithm, session.environments, sample, run.train_domains)
         share = sum(map(len, sample.values())) / sum(map(len, parts.values()))
-        return step / batch, (_now(device) - began) / share
+        return step / batch, (now(device) - began) / share
 
 
 def _timed(session: Session, steps: int, device: torch.device) -> float:
     """Seconds per step."""
-    began = _now(device)
+    began = now(device)
     for _ in range(steps):
         session.step()
-    return (_now(device) - began) / steps
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return (now(device) - began) / steps

@@ -166,6 +166,11 @@ def erm_to_the_end(runs: Iterable[Run]) -> Iterator[str]:
             )
 
 
+def features_train(options: TrainingOptions, network: str) -> bool:
+    """Whether a training with these options changes features: they are not frozen, and the network has some."""
+    return not options.freeze and getattr(NETWORKS[network], "learns", True)
+
+
 def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, data: Dataset, network: str) -> None:
     """Raises Unsuited if the method cannot work with the recipe of these options, the data or the network."""
     if method.changes_input_layer and len(data.shape) != 3:
@@ -182,7 +187,7 @@ def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions
             f"all that {name} adds happens in the features, which are frozen: choose ERM, or train the features",
             argument="freeze",
         )
-    if method.moves_features and not getattr(features, "learns", True):
+    if method.moves_features and not features_train(options, network):
         raise Unsuited(
             f"all that {name} adds happens in the features, and {network} has none to train: choose ERM, or mlp",
             argument="network",

@@ -68,19 +68,24 @@ def accuracy_tables(
         raise UserError(f"{folder}: nothing to show; give the folder of a sweep or of DomainBed's output")
     rules = [*RULES] if selection == "all" else [selection]
     result = [one for rule in rules for one in tables(collection, rule, baseline, shown)]
-    if not result and collection.curves and not any(curve.values(shown) for curve in collection.curves):
-        raise UserError(
-            f"{folder}: no run there has recorded {metric}: runs of earlier versions and of DomainBed have not; "
-            "train them again, or show accuracy",
-            argument="metric",
-        )
     if not result:
+        check_recorded(folder, collection, shown)
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
         raise UserError(
             f"{folder}: nothing to show; no run there has the evaluations that {rule} needs; try the selection 'all'",
             argument="selection",
         )
     return AccuracyTables(result)
+
+
+def check_recorded(folder: Path, collection: Collection, metric: Metric) -> None:
+    """Raises UserError if there are curves, and none of them has this metric."""
+    if collection.curves and not any(curve.values(metric) for curve in collection.curves):
+        why = metric.needs_note or ": runs of earlier versions and of DomainBed have not"
+        raise UserError(
+            f"{folder}: no run there has recorded {metric.name}{why}; train them again, or show accuracy",
+            argument="metric",
+        )
 
 
 def check_baseline(baseline: str, collection: Collection) -> None:
@@ -167,7 +172,7 @@ def table_of(
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
     was_run: dict[Method, set[Column]] = {}
-    for search in searches(group.curves):
+    for search in searches([curve for curve in group.curves if curve.values(metric)]):
         was_run.setdefault(search.method, set()).add(search.column)
     bare = AccuracyTable.of(
         shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric, was_run, columns=group.columns

@@ -189,7 +189,15 @@ class Check:
             (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),
         )
         seen = [f"{_images(count)} {what}" for count, what in kinds if count]
-        return [*self.folder.left_out.lines(harmless=True), *self.folder.further, *seen]
+        return [*self.folder.left_out.lines(harmless=True), *self.folder.further, *self._group_sizes(), *seen]
+
+    def _group_sizes(self) -> list[str]:
+        """How many groups there are, where any are known."""
+        if self._groups is None:
+            return []
+        sizes = Counter(self._groups)
+        kind = "groups (bursts are groups)" if self.folder.reading.bursts else "groups"
+        return [f"{len(sizes):,} {kind} of {_images(len(self._groups))}; the largest has {max(sizes.values()):,}"]
 
     @property
     def sizes(self) -> dict[str, list[int]]:
@@ -207,6 +215,7 @@ class Check:
             "classes": self.folder.classes,
             "images": len(self.facts),
             "counts": self.counts,
+            "groups": None if self._groups is None else len(set(self._groups)),
             "sizes": self.sizes,
             "unreadable": {self._path(image): reason for image, reason in self.bad.items()},
             "duplicates": [[self._path(image) for image in group] for group in self.duplicates],

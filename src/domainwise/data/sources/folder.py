@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("domainwise")
 
+TEST = " (test)"
+"""After the name of a domain: its rows that are given as test."""
 LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 
@@ -79,6 +81,11 @@ class Folder:
     def unseen(self) -> tuple[str, ...]:
         """The domains of rows that are given as test."""
         return tuple(dict.fromkeys(image.domain for image in self.images if image.split == "test"))
+
+    @property
+    def given_test(self) -> dict[str, str]:
+        """{domain of rows that are given as test: the domain, as the table names it}."""
+        return {domain: domain.removesuffix(TEST) for domain in self.unseen}
 
     @property
     def files(self) -> list[Location]:
@@ -183,6 +190,7 @@ class _Loader:
             held_out=torch.tensor(held_out) if any(held_out) else None,
             weights=_weights(readable),
             window=self.reading.window,
+            given_test=folder.given_test,
         )
 
 

@@ -30,7 +30,9 @@ def eps_alpha(request: Request) -> Drawing:
         if min(len(set(levels(p.number(name) for p in runs).values())) for name in ("eps", "alpha")) > 1
     }
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with two radii and two step sizes", _SEARCH)
+        raise TooFew(
+            request, "runs of one adversarial method with two radii and two step sizes", algorithms="DAT", hparams=20
+        )
     figure, axes = panels(list(usable), height=3.4)
     sentences = []
     best_of = {}
@@ -102,7 +104,7 @@ def norms(request: Request) -> Drawing:
             by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
     usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with both norms", "--algorithms DAT --hparam norm=linf")
+        raise TooFew(request, "runs of one adversarial method with both norms", algorithms="DAT", hparam="norm=linf")
     figure, axes = panels(list(usable), height=3.4)
     sentences, claims = [], []
     columns = request.columns
@@ -160,7 +162,7 @@ def batch_size(request: Request) -> Drawing:
         if any(_fit(part) for part in _by_domain(request, runs).values())
     }
     if not usable:
-        raise TooFew(request, "three runs of one method with different batch sizes", _SEARCH)
+        raise TooFew(request, "three runs of one method with different batch sizes", algorithms="DAT", hparams=20)
     figure, axes = panels(list(usable), height=3.6)
     sentences = []
     fits: dict[str, list[Fit]] = {}
@@ -222,7 +224,7 @@ def radius(request: Request) -> Drawing:
     by_ball = _by_ball(request, ("eps",))
     usable = {title: runs for title, runs in by_ball.items() if len({p.number("eps") for p in runs}) > 1}
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with two radii", _SEARCH)
+        raise TooFew(request, "runs of one adversarial method with two radii", algorithms="DAT", hparams=20)
     figure, axes = panels(list(usable), height=3.4)
     bests = []
     ends: list[End] = []
@@ -264,9 +266,6 @@ def _dots(axis: Axes, x: Sequence[float], part: Sequence[Point], colour: str) ->
     """One per run."""
     accuracies = [point.accuracy for point in part]
     axis.scatter(x, accuracies, s=11, alpha=0.45, color=colour, linewidths=0, rasterized=len(part) > RASTER)
-
-
-_SEARCH = "--algorithms DAT --hparams 20"
 
 
 def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:

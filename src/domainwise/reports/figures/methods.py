@@ -51,7 +51,7 @@ def methods(request: Request) -> Drawing:
     table = request.table(selected(request.curves, request.rule))
     known = [(row, row.average) for row in table.rows if row.average is not None]
     if len(known) < 2:
-        raise TooFew(request, "two methods evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
+        raise TooFew(request, "two methods evaluated on every domain", algorithms="ERM,DAT", hparams=1)
     known.sort(key=lambda item: item[1].mean)
     compared = any(row.difference is not None for row, _ in known)
     figure = Figure(figsize=(WIDTH, INCHES * len(known) + 1.6), layout="constrained")
@@ -126,7 +126,7 @@ def domains(request: Request) -> Drawing:
     table = request.table(selected(request.curves, request.rule))
     rows = [row for row in table.rows if row.cells]
     if len(rows) < 2 or not any(row.average for row in rows):
-        raise TooFew(request, "two methods, one of them evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
+        raise TooFew(request, "two methods, one of them evaluated on every domain", algorithms="ERM,DAT", hparams=1)
     columns = [*table.columns, AVERAGE] if len(table.columns) > 1 else list(table.columns)
     figure, (axis,) = panels([""], height=3.4)
     methods = [row.method for row in rows]
@@ -166,7 +166,7 @@ def draws(request: Request) -> Drawing:
     by_rule = {rule: _averages(request, rule) for rule in dict.fromkeys((request.rule, *SEARCH_RULES))}
     by_rule = {rule: averages for rule, averages in by_rule.items() if averages}
     if not by_rule:
-        raise TooFew(request, "two draws of a method on every domain", "--algorithms ERM,DAT --hparams 8")
+        raise TooFew(request, "two draws of a method on every domain", algorithms="ERM,DAT", hparams=8)
     figure, axes = panels([f"by {rule} validation" for rule in by_rule], height=3.6)
     shown = [method for averages in by_rule.values() for method in averages]
     styles, names = slots(shown), labels(shown)

@@ -49,7 +49,7 @@ def curves(request: Request) -> Drawing:
     by_column = learning_curves(request.curves, chosen, request.columns, unseen_accuracy)
     if not any(len(one.steps) > 1 for curves in by_column.values() for one in curves):
         raise TooFew(
-            request, "a run that leaves a domain out and was evaluated there twice", "--algorithms ERM,DAT --hparams 1"
+            request, "a run that leaves a domain out and was evaluated there twice", algorithms="ERM,DAT", hparams=1
         )
     figure = _over_steps(by_column, "accuracy, %", table.chance)
     caption = f"Accuracy on the unseen domain above each panel. {_lines(by_column)} {capital(table.context)}."
@@ -67,7 +67,9 @@ def memory(request: Request) -> Drawing:
         raise TooFew(
             request,
             "runs that were evaluated on all images they trained on",
-            "--algorithms ERM,DAT --hparams 1 --full-curves",
+            algorithms="ERM,DAT",
+            hparams=1,
+            full_curves=True,
         )
     sentences = [
         f"{one.method}, {column} unseen: {_signed(one.estimates[-1])} points after {one.steps[-1]} steps "
@@ -165,7 +167,7 @@ def penalties(request: Request) -> Drawing:
             by_run = scores.setdefault(curve.method, {}).setdefault(Column(",".join(run.test_domains)), {})
             by_run[run.trial * DRAWS + run.draw] = last[max(last)]
     if not rows:
-        raise TooFew(request, "runs that tracked penalties", "--algorithm DAT --track penalties", "train")
+        raise TooFew(request, "runs that tracked penalties", "train", algorithm="DAT", track="penalties")
     figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], height=2.9)
     styles, names = slots(rows), labels(rows)
     labelled: list[End] = []
