@@ -81,6 +81,23 @@ def test_steps_and_evaluations_are_timed_once_and_in_proportion(
     assert clock.steps == steps and clock.judged == [judged]
 
 
+def test_methods_that_begin_as_erm_are_timed_as_they_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Run] = []
+
+    def session(run: Run, *_: object) -> None:
+        timed.append(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(estimate, "Session", session)
+    for name in ("RDM", "ERMPlusPlus"):
+        run = plan_run("BackgroundDigits", name, "scene1")
+        with pytest.raises(KeyboardInterrupt):
+            estimate.estimate_seconds([run], "cpu", None)
+    late, head = timed
+    assert (late.hparams["anneal"], head.hparams["head_steps"]) == (0, 0)
+    assert "anneal" not in head.hparams and "head_steps" not in late.hparams
+
+
 def test_one_image_per_domain_is_fewer_than_few(tmp_path: Path) -> None:
     run = plan_run(
         str(make_folder(tmp_path / "photos")),

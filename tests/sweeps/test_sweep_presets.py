@@ -4,12 +4,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.limits import seconds_of
 from domainwise.protocol.options import DEFAULTS
+from domainwise.protocol.runs import Run
 from domainwise.sweeps import launch
 from domainwise.sweeps.estimate import StepTimes
 from domainwise.sweeps.events import Event
@@ -89,19 +91,26 @@ def test_nothing_to_train_and_unknown_names_are_errors(monkeypatch: pytest.Monke
         plan_preset("domainbet", DEFAULTS)
 
 
-def test_the_quick_estimate_measures_erm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+@pytest.mark.parametrize(
+    ("device", "per_image", "measured", "passes"),
+    [("cpu", 1e-2, ["ERM"], 12), ("cpu", 1e-4, ["ERM", "AT"], 2), ("meta", 1e-4, ["ERM"], 12)],
+)
+def test_the_quick_estimate_measures_erm_alone_where_steps_are_long_or_prepared(
+    monkeypatch: pytest.MonkeyPatch, device: str, per_image: float, measured: list[str], passes: float
+) -> None:
+    seen = []
 
-    def measure(run: object, *_: object) -> tuple[float, float]:
-        measured.append(run)
-        return 0.001, 0.0
+    def measure(run: Run, *_: object) -> tuple[float, float]:
+        seen.append(run.algorithm)
+        return per_image, 0.0
 
     monkeypatch.setattr("domainwise.sweeps.estimate._measure", measure)
+    monkeypatch.setattr("domainwise.sweeps.estimate.pick_device", torch.device)
     runs = [
         plan_run("BackgroundDigits", name, "scene1", steps=100, hparams={"batch_size": 8}) for name in ("ERM", "AT")
     ]
-    assert StepTimes("cpu", None, by_passes=True).estimate(runs) == pytest.approx(100 * 8 * 0.001 * (1 + 11))
-    assert [run.algorithm for run in measured] == ["ERM"]  # type: ignore[attr-defined]
+    assert StepTimes(device, None, by_passes=True).estimate(runs) == pytest.approx(100 * 8 * per_image * passes)
+    assert seen == measured
 
 
 def test_time_is_up_and_the_runs_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:

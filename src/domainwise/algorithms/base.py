@@ -81,7 +81,8 @@ class Algorithm(nn.Module):
     domain_by_domain: ClassVar[bool] = False
     """Whether a BatchNorm that learns sees one domain at a time, as in DomainBed's code of the method."""
     passes: ClassVar[float] = 1.0
-    """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
+    """The cost of one step relative to ERM's (a forward and a backward pass), to estimate times: about the median over
+    small and large networks that `benchmarks/method_costs.py` measures."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class MIRO(ERM):
 
     needs_features = True
     moves_features = True
-    passes = 1.4
+    passes = 1.7
     space = ERM.space | {
         "lambda": Choice((1.0, 0.1, 0.01, 0.001), default=0.1),
         "encoder_lr_factor": Fixed(10.0),

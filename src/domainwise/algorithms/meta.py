@@ -29,7 +29,7 @@ class MLDG(ERM):
     """
 
     needs_domains = 2
-    passes = 2.0
+    passes = 3.0
     space = ERM.space | {
         "beta": LogUniform(-1, 1, default=1.0),
         "meta_test": Added(0, whole=True, maximum=1000),
@@ -107,7 +107,7 @@ class ARM(ERM):
     replaces_layers = True
     changes_input_layer = True
     batch_dependent = True
-    passes = 3.0
+    passes = 4.0
     space = ERM.space | {
         "batch_size": replace(batch_size(minimum=1), image=Fixed(8, whole=True, minimum=1, maximum=LARGEST_BATCH)),
     }

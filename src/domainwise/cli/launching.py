@@ -174,8 +174,9 @@ def print_estimate(
     time_taken = f"time not estimated ({reason})"
     if seconds is not None:
         how = f"with {at_once} at once" if local else "in all, on machines like this"
-        measure = "ERM, times the passes of each algorithm" if by_passes else "each algorithm"
-        time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of {measure}"
+        steps = "each algorithm"
+        steps += ", or of ERM times the passes of an algorithm where steps are long" if by_passes else ""
+        time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of {steps}"
     say(f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_in_brackets(differences)}")
     for file in (*data, *weights):
         say(f"missing: {file}")
