@@ -227,6 +227,9 @@ def test_what_cannot_work_is_said_before_training(backbone: Backbones) -> None:
         plan(backbone("vit"), "ARM")
     with pytest.raises(UserError, match="starts from weights for 3 channels"):
         dw.plan("ColoredMNIST", "ERM", ["-90%"], network=f"hf:{backbone('vit')}")
+    with pytest.raises(UserError, match="IGA differentiates twice, which the attention of"):
+        fit(backbone("data2vec"), "IGA")
+    assert fit(backbone("data2vec")).predict(noise().images[:2]).shape == (2,)
     model = fit(backbone("resnet"))
     check_features(model.algorithm.network.features, "resnet")  # several processes may share a batch
 

@@ -14,12 +14,12 @@ from torch import Tensor
 import domainwise as dw
 from domainwise.core.errors import UserError
 from domainwise.nets import NETWORKS, hub
-from domainwise.nets.backbones import Backbone
+from domainwise.nets.backbones import Backbone, from_configuration
 from domainwise.nets.loading import start_from
 from domainwise.nets.parts import attention_names, blocks, rate_factors, train_only
 from domainwise.nets.stages import stages
 from domainwise.nets.weights import planned
-from hub_models import CLASS_TOKEN, FAMILIES, MEAN, SIZE, STD, TRANSFORMERS, configuration
+from hub_models import CLASS_TOKEN, FAMILIES, MEAN, SIZE, STD, TRANSFORMERS, UNUSUAL, configuration
 
 Backbones = Callable[[str], Path]
 
@@ -51,6 +51,42 @@ def test_features_are_those_of_the_package(family: str, backbone: Backbones) -> 
         )
     expected = own.last_hidden_state[:, 0] if family == "vit" else own.pooler_output.flatten(1)
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", UNUSUAL)
+def test_unusual_families_have_the_features_of_the_package_too(family: str, backbone: Backbones) -> None:
+    from transformers import AutoModel
+
+    net, x = load(backbone(family)), noise()
+    own = AutoModel.from_pretrained(backbone(family), **({"mask_ratio": 0.0} if family == "mae" else {})).eval()
+    with torch.no_grad():
+        made = own(pixel_values=x, **({"noise": torch.arange(16).expand(4, -1)} if family == "mae" else {}))
+        expected = made.feature_maps[-1].mean((2, 3)) if family == "hgnet" else made.last_hidden_state[:, 0]
+        before = torch.get_rng_state()
+        torch.testing.assert_close(net(x), expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(torch.get_rng_state(), before), "no random numbers are drawn"
+    learning = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    assert all(gradient is not None for gradient in torch.autograd.grad(net(x).sum(), learning))
+
+
+def test_patches_of_a_masked_autoencoder_lie_where_they_are_in_the_image(backbone: Backbones) -> None:
+    net, x = load(backbone("mae")), noise(count=1)
+    embedded = net.model.embeddings(x, **net._further_inputs(x))[0]
+    other = x.clone()
+    other[..., 4:8, 8:12] += 1  # of the patches, that in row 1 and column 2
+    moved = (net.model.embeddings(other, **net._further_inputs(x))[0] - embedded).abs().sum(2, keepdim=True)
+    assert net.as_maps(moved)[0, 0].nonzero().tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking"), [("Siglip2VisionConfig", "spatial_shapes"), ("SegGptConfig", "prompt_masks")]
+)
+def test_models_of_more_than_images_are_refused(kind: str, lacking: str) -> None:
+    import transformers
+
+    config = getattr(transformers, kind)().to_dict()
+    with pytest.raises(UserError, match=rf"needs more than images \(.*{lacking}.*\): choose another network"):
+        from_configuration({"library": "hf", "config": config}, (3, SIZE, SIZE), "hf:this")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,6 +10,8 @@ SIZE = 16
 MEAN, STD = [0.5, 0.4, 0.3], [0.25, 0.2, 0.3]
 FAMILIES = ("dinov2", "vit", "clip", "siglip", "convnext", "swin", "resnet")
 """Each with 16 features."""
+UNUSUAL = ("data2vec", "mae", "hgnet")
+"""Attention that is looked up by names of its own, patches that are masked and shuffled, and no last hidden state."""
 CLASS_TOKEN = ("dinov2", "vit", "clip")
 TRANSFORMERS = ("dinov2", "vit", "clip", "siglip", "swin")
 
@@ -39,6 +41,22 @@ def configuration(family: str) -> Any:
         ),
         "resnet": lambda: t.ResNetConfig(
             embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", downsample_in_first_stage=False
+        ),
+        "data2vec": lambda: t.Data2VecVisionConfig(**flat),
+        "mae": lambda: t.ViTMAEConfig(**flat),
+        "hgnet": lambda: t.HGNetV2Config(
+            embedding_size=8,
+            depths=[1, 1],
+            hidden_sizes=[8, 16],
+            stem_channels=[3, 4, 8],
+            stage_in_channels=[8, 8],
+            stage_mid_channels=[4, 4],
+            stage_out_channels=[8, 16],
+            stage_num_blocks=[1, 1],
+            stage_downsample=[False, True],
+            stage_light_block=[False, False],
+            stage_kernel_size=[3, 3],
+            stage_numb_of_layers=[1, 1],
         ),
     }
     return made[family]()

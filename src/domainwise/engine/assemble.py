@@ -88,8 +88,13 @@ def make_algorithm(
     problem = Problem(tuple(sizes), len(preprocessing.classes), preprocessing.shape, low, high)
     with nullcontext() if noise else torch.random.fork_rng(devices=[]):
         net = make_network(network, problem, hparams, precision, architecture)
-        if ALGORITHMS[algorithm].differentiates_twice and isinstance(net.features, Backbone):
-            net.features.use_plain_attention()
+        twice, features = ALGORITHMS[algorithm].differentiates_twice, net.features
+        if twice and isinstance(features, Backbone) and not features.use_plain_attention():
+            raise UserError(
+                f"{algorithm} differentiates twice, which the attention of {network} does not allow: "
+                "choose another network",
+                argument="network",
+            )
         if weights:
             start_from(net.features, weights, data_root)
         if start is not None:

@@ -82,9 +82,10 @@ class Backbone(nn.Module):
         except Exception as error:  # every architecture checks its configuration in its own way
             raise self._refusal(f"cannot be built as its {hub.CONFIG} says", error) from None
 
-    def _refusal(self, what: str, error: Exception) -> UserError:
+    def _refusal(self, what: str, error: Exception, advice: str = "choose another network") -> UserError:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return UserError(f"{self.name} {what} ({reason}): choose another network", argument="network")
+        argument = "image_size" if "image_size" in advice else "network"
+        return UserError(f"{self.name} {what} ({reason}): {advice}", argument=argument)
 
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
         """The library's model, with fresh weights."""
@@ -105,8 +106,12 @@ class Backbone(nn.Module):
     def has_class_token(self) -> bool:
         return self.prefix > 0
 
-    def use_plain_attention(self) -> None:
-        """From now on attention is computed by products and a softmax, which can be differentiated twice."""
+    def use_plain_attention(self) -> bool:
+        """From now on attention is computed by products and a softmax, which can be differentiated twice.
+
+        Returns False, and changes nothing, if the model cannot.
+        """
+        raise NotImplementedError
 
     def attentions(self, x: Tensor) -> list[Tensor]:
         """The attention of every block, [N, heads, T, T]; empty where tokens do not all attend to each other."""
@@ -158,15 +163,14 @@ class Backbone(nn.Module):
             self.pooling = pooling or self._usual(own)
             self._check_pooling(own)
             z = self.pool(out, own)
-            parameters = dict(self.model.named_parameters())
+            parameters = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
             gradients = torch.autograd.grad(z.sum(), list(parameters.values()), allow_unused=True)
-        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+        except UserError:
+            raise
+        except Exception as error:  # every architecture fails in its own way
             height, width = self.shape[1:]
-            reason = " ".join(str(error).split())[:160]
-            raise UserError(
-                f"{self.name} cannot read images of {height} x {width} pixels ({reason}): choose another image_size",
-                argument="image_size",
-            ) from None
+            what = f"cannot read images of {height} x {width} pixels"
+            raise self._refusal(what, error, "choose another image_size, or another network") from None
         self.out_features = z.shape[1]
         return self.pooling, [name for name, one in zip(parameters, gradients, strict=True) if one is None]
 

@@ -51,10 +51,11 @@ class TimmBackbone(Backbone):
     def has_class_token(self) -> bool:
         return getattr(self.model, "cls_token", None) is not None
 
-    def use_plain_attention(self) -> None:
+    def use_plain_attention(self) -> bool:
         for module in self.model.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = False
+        return True
 
     @torch.no_grad()
     def attentions(self, x: Tensor) -> list[Tensor]:
