@@ -1,5 +1,7 @@
 """Tables of image files as datasets."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,30 @@ def test_paths_of_a_table_are_absolute_where_the_images_are_not_below_it(photos:
         places = [line.split(",")[0] for line in out.read_text().splitlines()[1:]]
         assert {Path(place).is_absolute() for place in places} == {absolute}
         assert dw.load_dataset(out, image_size=8).images.equal(dw.load_dataset(photos, image_size=8).images)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("clinic/=1+1", "a spreadsheet takes the label '=1+1' for a formula"),
+        ("+x/cat", "a spreadsheet takes the path '+x/cat/a.png' for a formula"),
+        ("clinic/a\tb", "path holds characters that cannot be printed"),
+        ("clinic/cat ", "the label 'cat ' begins or ends with white space"),
+    ],
+)
+def test_a_name_that_a_table_cannot_hold_is_refused(photos: Path, place: str, reason: str) -> None:
+    (photos / place).mkdir(parents=True)
+    shutil.copy(photos / "lab/cat/000.png", photos / place / "a.png")
+    with pytest.raises(UserError, match=re.escape(reason)):
+        table_of_folder(photos, photos / "table.csv")
+    assert not (photos / "table.csv").exists()
+
+
+@pytest.mark.parametrize("label", ["-1", "x=1", "'=1", "a, b", 'the "cat"'])
+def test_other_names_are_read_again_as_they_are(photos: Path, label: str) -> None:
+    (photos / "lab/cat").rename(photos / "lab" / label)
+    assert table_of_folder(photos, photos / "table.csv") == 36
+    assert label in find_dataset(str(photos / "table.csv")).classes
 
 
 def test_other_columns_and_root_are_part_of_the_name_from_which_alone_the_data_is_found_again(

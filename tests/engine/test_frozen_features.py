@@ -169,6 +169,21 @@ def test_other_weights_have_other_features(tiny: Path, tmp_path: Path) -> None:
     assert not torch.allclose(dw.extract_features(images(), "tiny", weights=other, device="cpu").images, first)
 
 
+@pytest.mark.parametrize(
+    "changed", [(torch, "__version__", "9.9.0"), (frozen_features, "device_name", lambda _: "another processor")]
+)
+def test_another_torch_or_processor_computes_anew(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, changed: tuple[object, str, object]
+) -> None:
+    """The record of a run names both: it must not have used features that others have made."""
+    dw.extract_features(images(), "tiny", weights=tiny, device="cpu")
+    frozen_features._recent.clear()
+    TinyFeatures.images = 0
+    monkeypatch.setattr(*changed)
+    dw.extract_features(images(), "tiny", weights=tiny, device="cpu")
+    assert TinyFeatures.images
+
+
 def test_an_interrupted_computation_continues_and_damage_is_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import domainwise as dw
+from commands import Command
 from domainwise.cli import main
 from domainwise.core.errors import UserError
-from domainwise.models.calibrate import calibrate, calibrated
+from domainwise.models.calibrate import calibrate, calibrated, matching_runs
 from domainwise.models.readme import escaped, readme
+from domainwise.protocol.run_folder import RunFolder
 
 OPTIONS = {"steps": 11, "hparams": {"batch_size": 8}, "device": "cpu"}
 
@@ -105,6 +107,20 @@ def test_a_search_calibrates_its_model(table: dw.Environments, tmp_path: Path) -
     assert dw.load_model(tmp_path, device="cpu").temperature == found.temperature
 
 
+def test_a_model_folder_that_cannot_be_written_to_is_found_before_the_work(
+    model: dw.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, domainwise: Command
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    model.save(tmp_path / "model")
+    monkeypatch.setattr("domainwise.core.files._try", refuse)
+    monkeypatch.setattr("domainwise.models.calibrate.calibrate", lambda *_, **__: pytest.fail("the work was done"))
+    monkeypatch.setattr("domainwise.cli.data_options.labelled_data", lambda *_: pytest.fail("the data were read"))
+    told = domainwise("calibrate", tmp_path / "model", "--data", "photos")
+    assert told.is_one_line_error and "cannot write to" in told.err and "Permission denied" in told.err
+
+
 @pytest.mark.parametrize("wrong", ["abstain=risk=2", "abstain=often", "sets=1", "sets=x", "abstain=coverage=nan"])
 def test_wrong_levels_are_one_line(
     wrong: str, ready: dw.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -147,3 +163,25 @@ def test_too_few_samples_are_told(
     bad = calibrated(model, {"north": sure}, "held-out")
     assert "the temperature 0.05 is the lowest that is tried" in caplog.text
     assert "the lowest that is tried" in readme(bad.card)
+
+
+def test_damaged_and_unfinished_runs_do_not_stop_a_calibration_by_other_trials(
+    table: dw.Environments, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = dw.tune(table, "ERM", candidates=1, trials=2, workers=1, evaluate_every=10, out=tmp_path, **OPTIONS)
+    model = dw.fit(str(next(tmp_path.glob("t-*"))), "ERM", evaluate_every=10, **OPTIONS | {"hparams": found.hparams})
+    first, second = matching_runs(model, tmp_path), {folder.run.test_domains: folder for folder in trial_1(tmp_path)}
+    (first[0].path / "run.json").write_text("{")
+    (first[1].path / "records.jsonl").unlink()
+    used = matching_runs(model, tmp_path)
+    expected = [second[first[0].run.test_domains].path, second[first[1].run.test_domains].path, first[2].path]
+    assert [folder.path for folder in used] == expected
+    assert "left out: " in caplog.text and str(first[0].path) in caplog.text
+    (expected[1] / "records.jsonl").unlink()
+    with pytest.raises(UserError, match="has not ended"):
+        matching_runs(model, tmp_path)
+
+
+def trial_1(sweep: Path) -> list[RunFolder]:
+    runs = [RunFolder.at(file.parent) for file in sweep.glob("*/run.json")]
+    return [folder for folder in runs if folder.run.trial == 1]

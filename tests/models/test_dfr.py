@@ -1,5 +1,6 @@
 """DFR: the last layer trained anew on balanced held-out samples, against an independent float64 solution."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,7 @@ def test_the_command(photos: Path, tmp_path: Path, domainwise: Command) -> None:
     assert trained.status == 0, trained.err
     made = domainwise("dfr", "model", "--data", photos, "--out", "new", "--device", "cpu")
     assert made.status == 0 and "worst group" in made.out and "clinic" in made.out, made.err
+    assert re.search(r"new: weights of step \d, selected by .*; last layer trained anew", made.out), made.out
     assert domainwise("predict", "new", photos / "lab", "--device", "cpu").status == 0
     again = domainwise("dfr", "new", "--data", photos, "--out", "newer", "--device", "cpu")
     assert again.is_one_line_error and "holds only samples that the model was trained on" in again.err

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import domainwise as dw
 from domainwise.core.errors import UserError
-from domainwise.nets import NETWORKS
+from domainwise.nets import NETWORKS, hub
 from domainwise.nets.backbones import Backbone
 from domainwise.nets.loading import start_from
 from domainwise.nets.parts import attention_names, blocks, rate_factors, train_only
@@ -172,6 +172,41 @@ def test_weights_that_are_missing_are_an_error(backbone: Backbones, tmp_path: Pa
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(UserError, match=r"lacks \d+ weights"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_size": "x"}, "cannot be built as its config.json says (Validation error for field 'hidden_size'"),
+        ({"hidden_size": -16}, "cannot be built as its config.json says"),
+        ({"hidden_size": 10**9}, "cannot be built as its config.json says"),
+        ({"model_type": ["vit"]}, "cannot be built as its config.json says (unhashable type: 'list')"),
+        ({"hidden_act": "none such"}, "cannot be built as its config.json says"),
+        ({"intermediate_size": 33}, "layers.0.mlp.fc1.bias is [32], not [33]"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_one_line(
+    changes: dict[str, object], reason: str, backbone: Backbones, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(backbone("vit"), tmp_path / "vit")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(UserError) as error:
+        load(folder)
+    assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "preprocessor_config.json"])
+def test_damaged_files_are_one_line_or_make_no_difference(file: str, backbone: Backbones, tmp_path: Path) -> None:
+    folder = shutil.copytree(backbone("vit"), tmp_path / "vit")
+    whole = (folder / file).read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"\xff" * 9 + whole[9:], whole[:-1] + b"\xff"):
+        (folder / file).write_bytes(damaged)
+        hub._image_facts.cache_clear()
+        try:
+            load(folder), hub.image_facts(f"hf:{folder}")
+        except UserError as error:
+            assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize("family", TRANSFORMERS)

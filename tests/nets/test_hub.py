@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import domainwise as dw
 from commands import Command
 from domainwise.cli import doctor
 from domainwise.core.errors import UserError
 from domainwise.nets import NETWORKS, hub
+from domainwise.nets.loading import start_from
 from domainwise.nets.weights import locate, planned
 from domainwise.protocol.network_names import HubName
 from hub_models import MEAN, SIZE, STD, save_model
@@ -117,6 +118,20 @@ def test_size_mean_and_std_are_those_of_the_processor(
     assert hub.image_facts(f"hf:{folder}") == facts
 
 
+@pytest.mark.parametrize(
+    "processor",
+    [{"image_mean": [0.5]}, {"image_mean": "x"}, {"image_std": [0.5, 0, 0.5]}, {"image_std": [0.5, "a", 1]}],
+)
+def test_a_normalisation_that_cannot_be_is_blamed_on_its_file(
+    processor: dict[str, object], backbone: Backbones, tmp_path: Path, domainwise: Command
+) -> None:
+    folder = shutil.copytree(backbone("vit"), tmp_path / "vit")
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": SIZE, **processor}))
+    tried = domainwise("train", "--network", f"hf:{folder}", "--steps", 1)
+    (name,) = processor
+    assert tried.is_one_line_error and f"preprocessor_config.json: {name} is " in tried.err
+
+
 def test_timm_names_its_images_in_one_file(tmp_path: Path) -> None:
     images = {"input_size": [3, 20, 20], "mean": MEAN, "std": STD}
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit_tiny", "pretrained_cfg": images}))
@@ -187,6 +202,36 @@ def test_what_is_not_there_is_fetched_or_said_in_one_line(
     assert not [pattern for pattern in hub.WANTED if pattern.endswith((".bin", ".py", ".pt"))]
     monkeypatch.setattr("huggingface_hub.snapshot_download", _unreachable)
     assert planned("hf:org/tiny").startswith("hf:org/tiny@ddd"), "from now on from the cache"
+
+
+def test_a_model_in_parts_is_there_when_all_parts_are(
+    cache: Path, backbone: Backbones, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an interrupted download continues, and a folder without a part is refused by name."""
+    whole = backbone("vit")
+    tensors = load_file(whole / "model.safetensors")
+    found = snapshot(cache, "org/tiny", "e" * 40, whole)
+    (found / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = [found / f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
+    for number in (0, 2):
+        save_file({name: tensors[name] for name in names[number::3]}, parts[number])
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(found, "copy")
+    assert hub.cached(HubName.parse("hf:org/tiny")) is None and "hf:org/tiny" not in hub.known_names("*")
+    with pytest.raises(UserError, match=r"there is no model-00002-of-00003\.safetensors in .*: fetch or copy it again"):
+        planned("hf:./copy")
+
+    def fetch(repository: str, **_: object) -> str:
+        save_file({name: tensors[name] for name in names[1::3]}, parts[1])
+        return str(found)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    reference = planned("hf:org/tiny")
+    assert hub.cached(HubName.parse("hf:org/tiny")) == found and "hf:org/tiny" in hub.known_names("*")
+    net = NETWORKS["hf:org/tiny"]((3, SIZE, SIZE))
+    start_from(net, reference)
+    assert torch.equal(net.get_parameter("model.layernorm.weight"), tensors["layernorm.weight"])
 
 
 @pytest.mark.parametrize("library, package", [("hf", "transformers"), ("timm", "timm")])

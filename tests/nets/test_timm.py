@@ -86,6 +86,16 @@ def test_features_are_those_of_the_package(architecture: str, timm: Any, tmp_pat
             NETWORKS[f"{name}+class"]((3, size, size))
 
 
+@pytest.mark.parametrize("arguments", [{"foo": 3}, {"embed_dim": "x"}, [3]])
+def test_arguments_that_cannot_be_are_one_line(arguments: object, timm: Any, tmp_path: Path) -> None:
+    save(timm, "vit_tiny_patch16_224", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_args": arguments}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"cannot be built as its config\.json says") as error:
+        NETWORKS[f"timm:{tmp_path}"]((3, SIZE, SIZE))
+    assert "\n" not in str(error.value)
+
+
 def test_a_model_of_timm_trains_and_is_loaded_without_its_folder(timm: Any, tmp_path: Path) -> None:
     save(timm, "vit_tiny_patch16_224", tmp_path / "tiny")
     images = torch.randint(0, 256, (20, 3, SIZE, SIZE), dtype=torch.uint8)

@@ -62,7 +62,8 @@ class IRM(Penalised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.logits(x)
-        return cross_entropy(logits, y).mean() + self.weight * irm_penalties(logits, y).mean()
+        penalties = irm_penalties(logits, y)  # before the risks: gradients are added in this order
+        return cross_entropy(logits, y).mean() + self.weight * penalties.mean()
 
 
 @algorithm

@@ -42,7 +42,7 @@ def dfr(
     made.save(out)
     done = made.card.training["last_layer"]
     if as_json:
-        print_json({"model": str(out), **done})
+        print_json({"model": str(out), "weights": made.weights, **done})
         return
     rows = [
         (one["domain"], one["class"], str(one["samples"]), f"{100 * one['before']:.1f}", f"{100 * one['after']:.1f}")
@@ -54,6 +54,7 @@ def dfr(
         say(f"left out, with a single sample: {', '.join(done['left_out'])}")
     (worst, now), (mean, then) = done["worst_group"], done["mean_over_groups"]
     say(f"worst group {100 * worst:.1f} -> {100 * now:.1f} %, mean over groups {100 * mean:.1f} -> {100 * then:.1f} %")
+    say(f"{out}: {made.weights}")
 
 
 CAPTION = (

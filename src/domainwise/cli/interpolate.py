@@ -46,6 +46,8 @@ def interpolate(
 
         check_format(figure, "figure")
         files.writable_file(figure, argument="figure")
+    if out is not None:
+        files.writable_folder(out)
     values = [_number(text) for text in options.parse_names(alphas)] or list(ALPHAS)
     if alpha is not None and alpha not in values:
         values.append(alpha)

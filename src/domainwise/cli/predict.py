@@ -88,8 +88,8 @@ def predict(
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
-    exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. Standard error says which weights predicted, and names images that cannot
+    be read. These are left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
@@ -162,6 +162,7 @@ def predict(
     if unreadable == len(paths):
         which = reason if unreadable == 1 else f"none of {unreadable} images could be read"
         raise UserError(f"{which}; there was nothing to predict")
+    say(f"{model}: {loaded.weights}", errors_console)
     if unreadable:
         say(
             f"{unreadable} of {counted(len(paths), 'image')} could not be read; the rest were predicted", errors_console

@@ -77,7 +77,6 @@ def _combine(
     device: str,
     as_json: bool,
 ) -> None:
-    from domainwise.core import files
     from domainwise.models.combinable import RunsWanted
     from domainwise.models.combination import Combinations
     from domainwise.models.combine import combine
@@ -86,9 +85,8 @@ def _combine(
     if sweep is None and out is None:
         raise UserError("the runs become one model: name its folder", argument="out")
     made = []
-    for one in combine(runs, combination, RunsWanted(*wanted), device, data_root, single=out is not None):
+    for one in combine(runs, combination, RunsWanted(*wanted), device, data_root, single=out is not None, out=out):
         if out is not None:
-            files.writable_folder(out)
             model = one.model(device)
             model.save(out)
         if sweep is not None:

@@ -5,7 +5,7 @@ holds is a property of the models that left one out. Every sample counts once: o
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,20 +114,30 @@ def matching_runs(model: Model, folder: Path) -> list[RunFolder]:
     files = sorted(folder.glob("*/run.json"))
     if not files:
         raise UserError(f"{folder}: no runs there: give the folder of a sweep", argument="sweep")
-    runs = sorted((Run.read(file) for file in files), key=lambda run: (run.trial, run.draw, run.id))
     folders: dict[str, RunFolder] = {}
-    for run in runs:
+    unfinished: dict[str, str] = {}
+    for run in sorted(_readable(files), key=lambda run: (run.trial, run.draw, run.id)):
         if run.combination or not run.test_domains or _settings(run) != settings:
             continue
         domain = run.test_domains[-1]
         if domain in model.domains and domain not in folders and set(run.train_domains) <= set(model.domains):
-            folders[domain] = finished(folder / run.id)
+            try:
+                folders[domain] = finished(folder / run.id)
+            except UserError as error:
+                unfinished.setdefault(domain, str(error))
     if missing := [domain for domain in model.domains if domain not in folders]:
-        raise UserError(
-            f"{folder}: no run with the model's settings left {missing[0]} out and trained on its other domains alone",
-            argument="sweep",
-        )
+        absent = f"no run with the model's settings left {missing[0]} out and trained on its other domains alone"
+        raise UserError(unfinished.get(missing[0], f"{folder}: {absent}"), argument="sweep")
     return [folders[domain] for domain in model.domains]
+
+
+def _readable(files: Sequence[Path]) -> Iterator[Run]:
+    """The runs that these files describe; a damaged one is named and left out."""
+    for file in files:
+        try:
+            yield Run.read(file)
+        except UserError as error:
+            log.warning("left out: %s", error)
 
 
 def _settings(run: Run) -> dict[str, object]:

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
@@ -95,10 +96,11 @@ def _one(
     environments: Environments | None,
 ) -> Model:
     paths = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(path) for path in runs]
-    (made,) = combine(paths, combination, wanted, device, data_root, environments, single=True)
+    folder = None if out is None else Path(out)
+    (made,) = combine(paths, combination, wanted, device, data_root, environments, single=True, out=folder)
     model = made.model(device)
-    if out is not None:
-        model.save(out)
+    if folder is not None:
+        model.save(folder)
     return model
 
 
@@ -111,15 +113,19 @@ def combine(
     environments: Environments | None = None,
     *,
     single: bool = False,
+    out: Path | None = None,
 ) -> Iterator[Combined]:
     """Every soup or ensemble of the runs in a sweep's folder, or the one of the runs whose folders these are.
 
     With `single`, runs that make several are a UserError; without, those of a sweep that are recorded there, without
-    the weights of their runs, are not made. What would stop any of them is an error before the first.
+    the weights of their runs, are not made. What would stop any of them is an error before the first, and so is a
+    folder `out` that cannot be written to.
     """
     groups = find_combinable(paths, combination, wanted, recorded="" if single else combination)
     if single and len(groups) > 1:
         raise _several(paths[0], groups)
+    if out is not None:
+        files.writable_folder(out)
     loaded: dict[tuple[str, int], Environments] = {}
     for group in groups:
         key = group.run.dataset, group.run.image_size

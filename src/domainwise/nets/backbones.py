@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from domainwise.core.errors import UserError
+from domainwise.core.weights_file import load_weights
 from domainwise.nets import hub
 from domainwise.nets.parts import blocks
 from domainwise.protocol.network_names import HubName
@@ -65,13 +66,25 @@ class Backbone(nn.Module):
         self.name, self.shape = name, shape
         self.prefix, self.grid = 0, (0, 0)
         with torch.device("meta"):
-            self.model = self.make(config, pooling)
+            self.model = self._build(config, pooling)
         self.train()
         self.pooling, unused = self._measure(pooling)
-        self.model = self.make(config, self.pooling)
+        self.model = self._build(config, self.pooling)
         for unneeded in unused:
             self.model.get_parameter(unneeded).requires_grad_(False)
         self.train()
+
+    def _build(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
+        try:
+            return self.make(config, pooling)
+        except UserError:
+            raise
+        except Exception as error:  # every architecture checks its configuration in its own way
+            raise self._refusal(f"cannot be built as its {hub.CONFIG} says", error) from None
+
+    def _refusal(self, what: str, error: Exception) -> UserError:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        return UserError(f"{self.name} {what} ({reason}): choose another network", argument="network")
 
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
         """The library's model, with fresh weights."""
@@ -246,3 +259,11 @@ def first_tensor(output: Any) -> Tensor:
     """The output of a block, some of which put out a tuple."""
     out: Tensor = output[0] if isinstance(output, (tuple, list)) else output
     return out
+
+
+def weights_in(folder: Path) -> dict[str, Tensor]:
+    """The tensors of all weights files of a folder; a damaged file is a UserError."""
+    tensors: dict[str, Tensor] = {}
+    for file in hub.weights_files(folder):
+        tensors |= load_weights(file, "fetch the model again, or restore the file")
+    return tensors

@@ -6,7 +6,9 @@ commit of the hub, or a fingerprint of the folder's files.
 """
 
 import hashlib
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from domainwise.protocol.runs import WeightsReference
 CONFIG = "config.json"
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+PART = re.compile(r"model-\d+-of-(?P<total>\d{1,6})\.safetensors")
 WANTED = (CONFIG, *PROCESSORS, *WEIGHTS, "model.safetensors.index.json", "README.md")
 """All files of a repository that are fetched."""
 LARGEST = 1 << 26
@@ -98,17 +101,16 @@ def folder(network: str) -> Path:
         raise UserError(f"{name}: {path} cannot be read ({error.strerror})", argument="network") from None
     if not described:
         raise UserError(f"{name}: there is no {CONFIG} in {path}: give a folder that holds a model", argument="network")
-    if not _weights(path):
+    if missing := _missing_weights(path):
+        advice = "save the model with save_pretrained" if missing == WEIGHTS[0] else "fetch or copy it again"
         raise UserError(
-            f"{name}: there is no model.safetensors in {path}, and other formats are not read: "
-            "save the model with save_pretrained",
-            argument="network",
+            f"{name}: there is no {missing} in {path}, and other formats are not read: {advice}", argument="network"
         )
     return path
 
 
 def cached(name: HubName) -> Path | None:
-    """The snapshot in the hub's cache, if it is there; its folder is named by the commit."""
+    """The snapshot in the hub's cache, if all of it is there; its folder is named by the commit."""
     repository = cache_folder() / f"models--{name.repository.replace('/', '--')}"
     revision = name.revision or "main"
     reference = repository / "refs" / revision
@@ -117,7 +119,7 @@ def cached(name: HubName) -> Path | None:
     exact = snapshots / commit
     beginning = [] if len(commit) < 7 or not snapshots.is_dir() else list(snapshots.glob(f"{_plain(commit)}*"))
     match = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
-    return match if match is not None and _weights(match) else None
+    return match if match is not None and not _missing_weights(match) else None
 
 
 def download(name: HubName) -> Path:
@@ -151,7 +153,7 @@ def folder_fingerprint(path: Path, network: str) -> str:
     """Sixteen characters that identify the files: of the hub's commit, or of a digest of a local folder's files."""
     if HubName.parse(network).folder is None:
         return path.name[:16]
-    known = [path / CONFIG, *(file for name in PROCESSORS if (file := path / name).is_file()), *_weights(path)]
+    known = [path / CONFIG, *(file for name in PROCESSORS if (file := path / name).is_file()), *weights_files(path)]
     content = "".join(f"{file.name} {files.fingerprint(file)}\n" for file in known)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -173,7 +175,7 @@ def _image_facts(path: str) -> ImageFacts:
     if isinstance(timm := config.get("pretrained_cfg"), Mapping):
         shape = timm.get("input_size")
         size = shape[-1] if isinstance(shape, Sequence) and shape else None
-        return ImageFacts(_size(size), _channels(timm.get("mean")), _channels(timm.get("std")))
+        return ImageFacts(_size(size), *_mean_and_std(timm, "mean", "std", Path(path) / CONFIG))
     processor: Mapping[str, Any] = {}
     for file in (Path(path) / name for name in PROCESSORS):
         if file.is_file():
@@ -189,7 +191,7 @@ def _image_facts(path: str) -> ImageFacts:
         return ImageFacts(size)
     if processor.get("do_normalize") is False:
         return ImageFacts(size, (0.0,) * 3, (1.0,) * 3)
-    return ImageFacts(size, _channels(processor.get("image_mean")), _channels(processor.get("image_std")))
+    return ImageFacts(size, *_mean_and_std(processor, "image_mean", "image_std", file))
 
 
 def cached_names() -> Iterator[tuple[str, Path]]:
@@ -236,8 +238,20 @@ def _reads_images(path: Path) -> bool:
     return any(key in config for key in ("pretrained_cfg", "image_size", "vision_config"))
 
 
-def _weights(path: Path) -> list[Path]:
+def weights_files(path: Path) -> list[Path]:
+    """The files of weights in a folder, in order."""
     return sorted(file for pattern in WEIGHTS for file in path.glob(pattern) if file.is_file())
+
+
+def _missing_weights(path: Path) -> str:
+    """The first file of weights that a folder lacks, e.g. the second part of two; empty for none."""
+    present = [file.name for file in weights_files(path)]
+    part = PART.fullmatch(present[-1]) if present else None
+    if WEIGHTS[0] in present or (present and not part):
+        return ""
+    total = part["total"] if part else ""
+    parts = [f"model-{number:0{len(total)}}-of-{total}.safetensors" for number in range(1, int(total or 0) + 1)]
+    return next((name for name in parts or [WEIGHTS[0]] if name not in present), "")
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -257,10 +271,23 @@ def _size(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _channels(value: Any) -> tuple[float, ...] | None:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return None
-    return tuple(map(float, value)) if all(isinstance(one, (int, float)) for one in value) else None
+def _mean_and_std(
+    described: Mapping[str, Any], mean: str, std: str, file: Path
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Mean and std per channel by their names in a file; None where it does not name them."""
+    found: list[tuple[float, ...] | None] = []
+    for name, least in ((mean, -math.inf), (std, 0.0)):
+        value = described.get(name)
+        values = [value] * 3 if isinstance(value, (int, float)) else value
+        if value is not None and not (
+            isinstance(values, Sequence)
+            and len(values) == 3
+            and all(isinstance(one, (int, float)) and math.isfinite(one) and one > least for one in values)
+        ):
+            needed = "three numbers" if name == mean else "three numbers above 0"
+            raise UserError(f"{file}: {name} is {value!r}, not {needed}: correct the file", argument="network")
+        found.append(None if values is None else tuple(map(float, values)))
+    return found[0], found[1]
 
 
 def _plain(text: str) -> str:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
-from domainwise.core.weights_file import load_weights
-from domainwise.nets.backbones import Backbone
-from domainwise.nets.hub import WEIGHTS, import_timm
+from domainwise.nets.backbones import Backbone, weights_in
+from domainwise.nets.hub import import_timm
 
 
 class TimmBackbone(Backbone):
@@ -77,9 +76,7 @@ class TimmBackbone(Backbone):
         return attentions if attentions and all(one.shape[::2] == (len(x), count) for one in attentions) else []
 
     def load(self, folder: Path) -> None:
-        tensors: dict[str, Tensor] = {}
-        for file in sorted(file for pattern in WEIGHTS for file in folder.glob(pattern)):
-            tensors |= load_weights(file, "give another folder")
+        tensors = weights_in(folder)
         expected = self.model.state_dict()
         if missing := [name for name in expected if name not in tensors]:
             raise UserError(

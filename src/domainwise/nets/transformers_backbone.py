@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from domainwise.core.errors import UserError
-from domainwise.nets.backbones import Backbone
+from domainwise.nets.backbones import Backbone, weights_in
 from domainwise.nets.hub import import_transformers
 
 ATTENTION = "domainwise_sdpa"
@@ -99,19 +99,24 @@ class TransformersBackbone(Backbone):
 
     def load(self, folder: Path) -> None:
         further = {"add_pooling_layer": self.pooling == "pooler"} if self.own_is_dense else {}
+        tensors = weights_in(folder)
         try:
             with _quiet():
                 loaded, info = type(self.model).from_pretrained(
-                    folder,
+                    None,
                     config=self.model.config,
-                    use_safetensors=True,
-                    local_files_only=True,
+                    state_dict=tensors,
+                    ignore_mismatched_sizes=True,
                     output_loading_info=True,
                     **further,
                 )
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"the weights in {folder} cannot be loaded: {reason}", argument="network") from None
+        except Exception as error:  # every architecture renames its weights in its own way
+            raise self._refusal(f"cannot be filled with the weights in {folder}", error) from None
+        for name, given, wanted in sorted(info["mismatched_keys"]):
+            raise UserError(
+                f"the weights in {folder} do not fit {self.name}: {name} is {list(given)}, not {list(wanted)}",
+                argument="network",
+            )
         if missing := sorted(info["missing_keys"]):
             raise UserError(
                 f"{folder} lacks {len(missing)} weights of {self.name}, e.g. {missing[0]}", argument="network"

@@ -59,6 +59,11 @@ class SavedWeights:
         """The name of the average; empty for the weights of a step."""
         return "" if self.averaged is None else self.averaged.average
 
+    @property
+    def kind(self) -> str:
+        """In two words, where many are listed."""
+        return f"{self.average.upper()} average" if self.average else "selected step" if self.selected else "last step"
+
     def __str__(self) -> str:
         return describe_step(self.step, self.selected) if self.averaged is None else describe_average(self.averaged)
 

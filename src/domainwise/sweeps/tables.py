@@ -172,7 +172,7 @@ def table_of(
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
     was_run: dict[Method, set[Column]] = {}
-    for search in searches(group.curves):
+    for search in searches([curve for curve in group.curves if curve.values(metric)]):
         was_run.setdefault(search.method, set()).add(search.column)
     bare = AccuracyTable.of(
         shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric, was_run, columns=group.columns

@@ -18,6 +18,7 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
+from domainwise.core.spreadsheet import cell
 from domainwise.data.images.remote import Location, is_url, shown, states
 from domainwise.data.sources.bursts import timestamp
 from domainwise.data.sources.folder import TEST, Folder, ImageFile, scan
@@ -84,7 +85,8 @@ def paths_of(path: Path, reading: Reading) -> list[Location]:
 def table_of_folder(folder: Path, out: Path) -> int:
     """Writes a table of the images at DIR/<domain>/<class>/, and returns the number of rows.
 
-    Paths are relative to the table if the images lie below its folder, else absolute.
+    Paths are relative to the table if the images lie below its folder, else absolute. A name that would not be read
+    again as it is, or that a spreadsheet would take for a formula, is a UserError.
     """
     scanned = scan(files.resolved(folder))
     base = files.resolved(out).parent
@@ -94,9 +96,21 @@ def table_of_folder(folder: Path, out: Path) -> int:
     for image in scanned.images:
         inside = Path(image.file).is_relative_to(base)
         place = os.path.relpath(image.file, base) if inside else str(image.file)
-        writer.writerow([place, image.label, image.domain])
+        row = {"path": place, "label": image.label, "domain": image.domain}
+        writer.writerow([_kept(value, printable(str(image.file)), role) for role, value in row.items()])
     files.write(files.writable_file(out), text.getvalue())
     return len(scanned.images)
+
+
+def _kept(name: str, where: str, role: str) -> str:
+    """A name that a table can hold."""
+    if _text(name, where, role, role) != name:
+        raise UserError(f"{where}: the {role} {name!a} begins or ends with white space: rename the file or folder")
+    if cell(name) != name:
+        raise UserError(
+            f"{where}: a spreadsheet takes the {role} {name[:40]!a} for a formula: rename the file or folder"
+        )
+    return name
 
 
 def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
