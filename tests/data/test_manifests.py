@@ -38,6 +38,15 @@ def test_a_folder_of_images_becomes_a_table(photos: Path, tmp_path: Path) -> Non
     )
 
 
+def test_paths_of_a_table_are_absolute_where_the_images_are_not_below_it(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for out, absolute in ((tmp_path / "table.csv", False), (tmp_path / "elsewhere" / "table.csv", True)):
+        table_of_folder(photos, out)
+        places = [line.split(",")[0] for line in out.read_text().splitlines()[1:]]
+        assert {Path(place).is_absolute() for place in places} == {absolute}
+        assert dw.load_dataset(out, image_size=8).images.equal(dw.load_dataset(photos, image_size=8).images)
+
+
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
@@ -135,6 +144,7 @@ def test_images_at_urls_are_read(photos: Path) -> None:
 def test_huggingface_metadata_is_read_as_a_table(photos: Path) -> None:
     write(photos / "metadata.csv", [{"file_name": row.pop("path"), **row} for row in rows_of(photos)])
     data = find_dataset(str(photos))
+    assert data.title == "photos" == data.load(image_size=8).name
     assert data.name.startswith(f"{photos.resolve()}/metadata.csv#") and len(data.load(image_size=8).labels) == 36
 
 

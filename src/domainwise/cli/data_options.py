@@ -79,6 +79,10 @@ def labelled_data(
     window = model.preprocessing.window
     if window is not None and reading.window is None and data not in DATASETS:
         reading = replace(reading, window=window)
+    if window is not None and reading.window not in (None, window):
+        given, own = (f"{low}:{high}" for low, high in (reading.window, window))
+        words = f"images are read with the window {given}, not {own}, which the model was trained with"
+        say(f"warning: {words}", errors_console)
     return find_dataset(data, skip_bad=skip_bad, reading=reading).load(data_root, model.preprocessing.shape[-1])
 
 

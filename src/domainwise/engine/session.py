@@ -26,7 +26,7 @@ from domainwise.engine.frozen_features import trains_on_features
 from domainwise.engine.optimisation import LearningRates, clip_gradients
 from domainwise.engine.probe_start import fit_classifier
 from domainwise.engine.swad import SwadAverage
-from domainwise.protocol.dataset_names import title
+from domainwise.protocol.dataset_names import stream_name
 from domainwise.protocol.runs import Run
 
 
@@ -175,7 +175,7 @@ class Session:
 def stream_keys(run: Run) -> tuple[str | int, ...]:
     """What all random streams of a run depend on."""
     domains = (*run.train_domains, "unseen", *run.test_domains)
-    return (title(run.dataset), *domains, run.draw, run.trial, run.seed)
+    return (stream_name(run.dataset), *domains, run.draw, run.trial, run.seed)
 
 
 def chances_of(run: Run, environments: Environments, rows: Sequence[Tensor]) -> list[Tensor] | None:

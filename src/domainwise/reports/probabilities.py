@@ -56,7 +56,7 @@ def _joined(parts: Sequence[Outcomes]) -> Outcomes | None:
 def _reliability(axis: Axes, outcomes: Outcomes, colour: str, label: str) -> None:
     confidence, accuracy, share = reliability(outcomes)
     axis.plot(confidence, accuracy, color=colour, linewidth=1.2, label=label)
-    axis.scatter(confidence, accuracy, s=4 + 160 * share, color=colour, linewidth=0, alpha=0.7)
+    axis.scatter(confidence, accuracy, s=4 + 160 * share, color=colour, linewidth=0, alpha=0.7, clip_on=False)
 
 
 def _risk(axis: Axes, outcomes: Outcomes, colour: str, label: str) -> None:

@@ -22,6 +22,7 @@ from domainwise.data.images.decode import SUFFIXES
 from domainwise.data.images.remote import Location, shown
 from domainwise.data.sources.image_files import labelled_images
 from domainwise.data.sources.left_out import LeftOut, hidden, printable
+from domainwise.protocol.dataset_names import table_title
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        return self.path.name or str(self.path)
+        return table_title(self.path)
 
     @property
     def domains(self) -> tuple[str, ...]:

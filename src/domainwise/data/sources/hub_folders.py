@@ -22,11 +22,11 @@ from domainwise.data.images.remote import Location, is_url
 from domainwise.data.sources.arrow_files import has_images
 from domainwise.data.sources.table_columns import TableColumns
 from domainwise.data.sources.table_files import read_table
+from domainwise.protocol.dataset_names import METADATA
 from domainwise.protocol.reading import ROLES, Reading
 
 FILE_NAME = "file_name"
 """What image folders call the column of paths."""
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 DICT, INFO, STATE = "dataset_dict.json", "dataset_info.json", "state.json"
 SPLITS = {
     **dict.fromkeys(("train", "training", "in"), "train"),

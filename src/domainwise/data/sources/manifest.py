@@ -83,9 +83,10 @@ def paths_of(path: Path, reading: Reading) -> list[Location]:
 
 
 def table_of_folder(folder: Path, out: Path) -> int:
-    """Writes a table of the images at DIR/<domain>/<class>/, with paths relative to it; returns the number of rows.
+    """Writes a table of the images at DIR/<domain>/<class>/, and returns the number of rows.
 
-    A name that would not be read again as it is, or that a spreadsheet would take for a formula, is a UserError.
+    Paths are relative to the table if the images lie below its folder, else absolute. A name that would not be read
+    again as it is, or that a spreadsheet would take for a formula, is a UserError.
     """
     scanned = scan(files.resolved(folder))
     base = files.resolved(out).parent
