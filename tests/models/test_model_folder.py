@@ -79,7 +79,7 @@ def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[(name, 5) for name in ("weights", "unseen", "run", "made_of", "last_layer", "steps_chosen_by")],
+        *[(name, 5) for name in ("weights", "unseen", "test_rows", "run", "made_of", "last_layer", "steps_chosen_by")],
         *[("seconds", value) for value in ("x", None, -1)],
         *[("weights", value) for value in ({}, {"step": "x", "selected": True}, {"step": 1, "selected": True, "a": 1})],
         ("weights", {"step": 1, "selected": True, "averaged": {"average": "sma"}}),
