@@ -79,12 +79,8 @@ def predict(
     adapt_lr: AdaptLr = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
-    abstain: Annotated[
-        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
-    ] = "",
-    sets: Annotated[
-        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
-    ] = "",
+    abstain: options.Abstain = "",
+    sets: options.Sets = "",
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 

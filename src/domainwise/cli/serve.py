@@ -21,12 +21,8 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 8000,
-    abstain: Annotated[
-        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
-    ] = "",
-    sets: Annotated[
-        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
-    ] = "",
+    abstain: options.Abstain = "",
+    sets: options.Sets = "",
     max_megabytes: Annotated[float, typer.Option(help="Largest image file, in MiB.")] = DEFAULTS.max_megabytes,
     max_megapixels: Annotated[
         float, typer.Option(help="Largest image, in millions of pixels; a larger one is not decoded.")
