@@ -44,16 +44,14 @@ def serve(
     POST images to /predict: as a form, as base64 in JSON, or the bytes of one. /health says whether the model answers,
     /metrics has counters for Prometheus, and / is a page to try it. Standard output has one line of JSON per request.
     """
-    from domainwise.protocol.calibration import SOURCES
     from domainwise.serving.app import create_app
     from domainwise.serving.server import is_loopback, run
 
     limits = Limits(max_megabytes, max_megapixels, max_images, batch_size, queue)
     app = create_app(model, limits=limits, abstain=abstain, sets=sets, threads=threads, device=device)
     service = app.state.service
-    made = service.model.card.calibration
-    if (abstain or sets) and made.source == "held-out":
-        say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
+    if warning := service.answers.rule(None, None).warning:
+        say(f"warning: {warning}", errors_console)
     if service.watch.missing:
         say(f"note: no drift is measured: {service.watch.missing}", errors_console)
 
