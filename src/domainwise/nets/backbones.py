@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.weights_file import load_weights
 from domainwise.nets import hub
 from domainwise.nets.parts import blocks
@@ -83,7 +83,7 @@ class Backbone(nn.Module):
             raise self._refusal(f"cannot be built as its {hub.CONFIG} says", error) from None
 
     def _refusal(self, what: str, error: Exception) -> UserError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)
         return UserError(f"{self.name} {what} ({reason}): choose another network", argument="network")
 
     def make(self, config: Mapping[str, Any], pooling: str) -> nn.Module:
@@ -162,7 +162,7 @@ class Backbone(nn.Module):
             gradients = torch.autograd.grad(z.sum(), list(parameters.values()), allow_unused=True)
         except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
             height, width = self.shape[1:]
-            reason = " ".join(str(error).split())[:160]
+            reason = one_line(error)
             raise UserError(
                 f"{self.name} cannot read images of {height} x {width} pixels ({reason}): choose another image_size",
                 argument="image_size",
