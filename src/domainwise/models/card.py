@@ -13,6 +13,7 @@ from domainwise.core.parsing import Count, Positive, Seconds, check, checksum, p
 from domainwise.core.provenance import package_version
 from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
+from domainwise.protocol.metrics import ACCURACY
 from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.reading import DEEPEST_GREY
 from domainwise.protocol.saved_weights import describe_average, describe_step
@@ -54,6 +55,7 @@ class _Unseen:
     worst: _Worst
     domains: dict[str, float]
     errors: dict[str, float | None] = field(default_factory=dict)
+    metric: str = ACCURACY.name
 
 
 TRAINING: Mapping[str, Any] = {
