@@ -79,12 +79,8 @@ def predict(
     adapt_lr: AdaptLr = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
-    abstain: Annotated[
-        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
-    ] = "",
-    sets: Annotated[
-        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
-    ] = "",
+    abstain: options.Abstain = "",
+    sets: options.Sets = "",
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
@@ -94,10 +90,9 @@ def predict(
     from domainwise.core import files
     from domainwise.core.phrasing import counted
     from domainwise.data.images.remote import shown
-    from domainwise.models.decisions import UNKNOWN, abstain_threshold, class_set, sets_threshold
+    from domainwise.models.decisions import UNKNOWN, DecisionRule
     from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
-    from domainwise.protocol.calibration import SOURCES
 
     loaded = load_model(model, device=device)
     paths = find_images(images, reading)
@@ -110,11 +105,9 @@ def predict(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
-    lowest = abstain_threshold(loaded, abstain) if abstain else 0.0
-    least = sets_threshold(loaded, sets) if sets else None
-    made = loaded.card.calibration
-    if (abstain or sets) and made is not None and made.source == "held-out":
-        say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
+    rule = DecisionRule.of(loaded, abstain, sets)
+    if rule.warning:
+        say(f"warning: {rule.warning}", errors_console)
     silent = console.is_terminal and csv_file is None  # the lines show progress
     rows: list[list[str]] = []
     unreadable, reason = 0, ""
@@ -128,21 +121,21 @@ def predict(
                 if len(paths) > 1:
                     say(line, errors_console)
             unreadable += len(batch.unreadable)
-            for one in predictions(loaded, batch, domain):
-                answered = one.confidence >= lowest
-                label = one.label if answered else UNKNOWN
-                names = None if least is None else class_set(loaded.classes, one.probabilities, least)
+            for image, p in predictions(loaded, batch, domain):
+                decision = rule.decide(p)
+                label = UNKNOWN if decision.label is None else decision.label
+                names = decision.classes
                 if csv_file is not None:
-                    numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
-                    extra = ["yes" if answered else "no"] if abstain else []
+                    numbers = (f"{number:.6g}" for number in (decision.confidence, *p))
+                    extra = ["no" if decision.label is None else "yes"] if abstain else []
                     rows.append(
-                        [shown(one.file), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
+                        [shown(image), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
                     )
                 elif as_json:
-                    probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
+                    probabilities = dict(zip(loaded.classes, p, strict=True))
                     row: dict[str, Any] = {
-                        "file": shown(one.file),
-                        "class": label if answered else None,
+                        "file": shown(image),
+                        "class": decision.label,
                         "probabilities": probabilities,
                     }
                     row |= {} if names is None else {"set": names}
@@ -150,7 +143,7 @@ def predict(
                 else:
                     listed = "" if names is None else f"\t{printable(' | '.join(names))}"
                     console.file.write(
-                        f"{printable(shown(one.file))}\t{printable(label)}\t{one.confidence:.4f}{listed}\n"
+                        f"{printable(shown(image))}\t{printable(label)}\t{decision.confidence:.4f}{listed}\n"
                     )
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:

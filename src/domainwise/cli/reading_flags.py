@@ -43,15 +43,16 @@ DECLARED = inspect.signature(_declaration).parameters
 
 def with_reading_flags(command: Command) -> Command:
     """The command with the declared options in place of its parameter `reading`."""
-    return in_place_of("reading", DECLARED, _reading, command)
+    return in_place_of("reading", DECLARED, reading_of, command)
 
 
 def with_path_flags(command: Command) -> Command:
     """The same with those that say where a table's images are; nothing else is read of it."""
-    return in_place_of("reading", {name: DECLARED[name] for name in ("columns", "root")}, _reading, command)
+    return in_place_of("reading", {name: DECLARED[name] for name in ("columns", "root")}, reading_of, command)
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def reading_of(values: Mapping[str, Any]) -> Reading:
+    """What the values of the options say."""
     columns: dict[str, str] = {}
     for pair in (pair for text in values["columns"] or [] for pair in options.parse_names(text)):
         role, equals, column = pair.partition("=")

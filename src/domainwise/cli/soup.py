@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.filter_flags import with_runs_wanted
 from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from domainwise.models.combinable import RunsWanted
     from domainwise.protocol.runs import Combination
 
 EXAMPLES = (
@@ -24,18 +26,17 @@ ENSEMBLE_EXAMPLES = (
 )
 
 Runs = Annotated[list[Path], typer.Argument(help="A sweep's folder, or the folders of runs (OUT/<run id>).")]
-Algorithm = Annotated[str | None, typer.Option(help="Which algorithm, if a sweep has several.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the model; name test domain and trial if there are several.")]
 
 
+@with_runs_wanted
 def soup(
     runs: Runs,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Only runs that do not lower training-domain validation (default: all).")
     ] = False,
-    algorithm: Algorithm = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    *,
+    wanted: "RunsWanted",
     out: Out = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -47,14 +48,13 @@ def soup(
     sweep's folder, so that table, report and publish show it. Runs of sweep --space soup share their start.
     """
     rule: Combination = "greedy soup" if greedy else "uniform soup"
-    _combine(runs, rule, (algorithm, test_domain, trial), out, data_root, device, as_json)
+    _combine(runs, rule, wanted, out, data_root, device, as_json)
 
 
+@with_runs_wanted
 def ensemble(
     runs: Runs,
-    algorithm: Algorithm = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    wanted: "RunsWanted",
     out: Out = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -65,19 +65,18 @@ def ensemble(
     A sweep gives one ensemble per test domain and trial. Each is evaluated on the splits of its runs and recorded in
     the sweep's folder, so that table, report and publish show it. The runs may have any start.
     """
-    _combine(runs, "ensemble", (algorithm, test_domain, trial), out, data_root, device, as_json)
+    _combine(runs, "ensemble", wanted, out, data_root, device, as_json)
 
 
 def _combine(
     runs: Sequence[Path],
     combination: "Combination",
-    wanted: tuple[str | None, str | None, int | None],
+    wanted: "RunsWanted",
     out: Path | None,
     data_root: Path | None,
     device: str,
     as_json: bool,
 ) -> None:
-    from domainwise.models.combinable import RunsWanted
     from domainwise.models.combination import Combinations
     from domainwise.models.combine import combine
 
@@ -85,7 +84,7 @@ def _combine(
     if sweep is None and out is None:
         raise UserError("the runs become one model: name its folder", argument="out")
     made = []
-    for one in combine(runs, combination, RunsWanted(*wanted), device, data_root, single=out is not None, out=out):
+    for one in combine(runs, combination, wanted, device, data_root, single=out is not None, out=out):
         if out is not None:
             model = one.model(device)
             model.save(out)

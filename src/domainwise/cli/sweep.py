@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domainwise.cli import complete, options
+from domainwise.cli.data_flags import DataFlags, with_data_flags
 from domainwise.cli.launching import LaunchFlags, run_plans, with_launch_flags
 from domainwise.cli.output import errors_console, say
-from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
     from domainwise.protocol.spaces import Value
@@ -30,13 +29,10 @@ EXAMPLES = (
 
 
 @with_training_flags()
-@with_reading_flags
+@with_data_flags()
 @with_launch_flags
 def sweep(
-    dataset: options.Dataset = None,
-    data: options.DataFolder = None,
-    skip_bad: options.SkipBad = False,
-    reading: Reading = PLAIN,
+    data: DataFlags,
     preset: Annotated[
         str, typer.Option(help="domainbed: every algorithm on the datasets of DomainBed that are here.")
     ] = "",
@@ -91,11 +87,11 @@ def sweep(
     }
     seconds = seconds_of(time_limit, "time_limit") if time_limit else None
     if preset:
-        if dataset is not None or data is not None or grid:
+        if data.dataset is not None or data.folder is not None or grid:
             raise UserError("a preset has its own datasets and no grid: leave out --dataset, --data and --grid")
         plans = _of_preset(preset, training, names, device, data_root, search)
     else:
-        plans = _of_data(dataset, data, skip_bad, reading, training, names, grid or [], device, data_root, search)
+        plans = _of_data(data, training, names, grid or [], device, data_root, search)
     for plan in plans:
         for name in plan.without_pairs:
             say(
@@ -108,10 +104,7 @@ def sweep(
 
 
 def _of_data(
-    dataset: str | None,
-    data: Path | None,
-    skip_bad: bool,
-    reading: Reading,
+    data: DataFlags,
     training: TrainingFlags,
     algorithms: Sequence[str],
     grid: Sequence[str],
@@ -120,13 +113,10 @@ def _of_data(
     search: Mapping[str, Any],
 ) -> "list[Plan]":
     """A plan per cell of the grid, on one dataset or folder."""
-    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.plan import plan_sweep
 
     cells = grid_cells(grid)
-    chosen, named = choose_data_and_network(
-        dataset, data, skip_bad, training.network, training.weights, data_root, reading
-    )
+    chosen, named = data.choose(training, data_root)
     planned = training.options(device, data_root, named)
     return [
         plan_sweep(

@@ -41,6 +41,11 @@ class UnknownName(UserError, KeyError):
     __str__ = Exception.__str__
 
 
+def one_line(error: BaseException, longest: int = 200) -> str:
+    """What the error of a library says, on one line and not endless, for the message of a UserError."""
+    return " ".join(str(error).split())[:longest] or type(error).__name__
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for an unknown name, with the nearest known one."""
     names = sorted(known)

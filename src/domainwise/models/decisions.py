@@ -1,9 +1,10 @@
-"""When a calibrated model answers: thresholds of confidence and of sets, and the scores they are chosen by."""
+"""What a calibrated model answers: a class, or none below a threshold of confidence, and a set of classes."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -12,7 +13,17 @@ from torch import Tensor
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.models.card import ADVICE
-from domainwise.protocol.calibration import Outcomes, coverage_threshold, risk_threshold, samples_needed, set_threshold
+from domainwise.protocol.calibration import (
+    SOURCES,
+    Outcomes,
+    coverage_threshold,
+    risk_threshold,
+    samples_needed,
+    set_threshold,
+)
+
+if TYPE_CHECKING:
+    from domainwise.models.model import Model
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +39,45 @@ class HasOutcomes(Protocol):
     """A model with the predictions of its calibration domains."""
 
     outcomes: dict[str, Outcomes]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The most likely class of an input, its probability, and the set of classes if sets are asked for."""
+
+    label: str | None
+    """None: the model abstains."""
+    confidence: float
+    classes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class DecisionRule:
+    """Decides by the probabilities of one input.
+
+    `lowest` is the confidence below which the model abstains, `least` the probability of the classes of a set (None: no
+    sets). `warning` says why the thresholds may be too low, if they may.
+    """
+
+    classes: tuple[str, ...]
+    lowest: float = 0.0
+    least: float | None = None
+    warning: str = ""
+
+    @classmethod
+    def of(cls, model: "Model", abstain: str = "", sets: str | float = "") -> "DecisionRule":
+        """With the thresholds of a calibrated model, e.g. by "coverage=0.9" and sets at level 0.9."""
+        lowest = abstain_threshold(model, abstain) if abstain else 0.0
+        least = sets_threshold(model, sets) if sets else None
+        made = model.card.calibration
+        held_out = (abstain or sets) and made is not None and made.source == "held-out"
+        return cls(model.classes, lowest, least, f"thresholds were chosen {SOURCES['held-out']}" if held_out else "")
+
+    def decide(self, probabilities: Sequence[float]) -> Decision:
+        confidence = max(probabilities)
+        label = self.classes[probabilities.index(confidence)] if confidence >= self.lowest else None
+        chosen = None if self.least is None else class_set(self.classes, probabilities, self.least)
+        return Decision(label, confidence, chosen)
 
 
 def abstain_threshold(model: HasOutcomes, rule: str) -> float:

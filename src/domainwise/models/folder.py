@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from domainwise.core import files
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.parsing import read_file
 from domainwise.core.weights_file import load_weights, save_weights
 from domainwise.engine.devices import pick_device
@@ -69,7 +69,7 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
     except UserError as error:
         raise UserError(f"{folder} cannot be loaded: {error}") from None
     except (RuntimeError, MemoryError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise UserError(f"{folder}: {WEIGHTS} does not fit {CARD} ({reason}): train the model again") from None
 
 

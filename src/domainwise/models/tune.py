@@ -100,10 +100,10 @@ def tune(
     continues.
 
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
-    weights, image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop, balance,
-    class_weights. With an average,
-    averaged weights are tried beside the last ones of the same trainings. Of candidates that stopped early only the
-    steps count that all their runs have reached. `draws` is the former name of `candidates`.
+    weights, image_size, augmentation, average, start, freeze, train, layer_decay, lr_schedule, clip_gradient,
+    early_stop, balance, class_weights. With an average, averaged weights are tried beside the last ones of the same
+    trainings. Of candidates that stopped early only the steps count that all their runs have reached. `draws` is the
+    former name of `candidates`.
     """
     if draws is not None:
         warnings.warn("tune(draws=...) is now tune(candidates=...)", DeprecationWarning, stacklevel=2)

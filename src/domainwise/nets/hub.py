@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core import files
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.parsing import parse_any, read_file
 from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.runs import WeightsReference
@@ -76,7 +76,7 @@ def _importing(library: str, package: str) -> Iterator[None]:
         cause: BaseException = error
         while further := cause.__cause__ or cause.__context__:
             cause = further
-        reason = " ".join(str(cause).split())[:160]
+        reason = one_line(cause)
         advice = "install it again"
         if "torchvision" in reason:
             advice = f"install a torchvision that fits torch{'' if package == 'timm' else ', or none'}"
@@ -133,7 +133,7 @@ def download(name: HubName) -> Path:
             name.repository, revision=name.revision or None, cache_dir=cache_folder(), allow_patterns=list(WANTED)
         )
     except Exception as error:  # of the network, the hub, or the disk: each library has its own
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise UserError(
             f"{name} is not in the hub's cache {cache_folder()} and cannot be fetched ({type(error).__name__}: "
             f"{reason}): check the name and the connection, or give a folder: {name.library}:./FOLDER",

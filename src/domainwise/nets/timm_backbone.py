@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.nets.backbones import Backbone, weights_in
 from domainwise.nets.hub import import_timm
 
@@ -86,5 +86,5 @@ class TimmBackbone(Backbone):
         try:
             self.model.load_state_dict({name: tensors[name] for name in expected})
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)
             raise UserError(f"the weights in {folder} do not fit {self.name}: {reason}", argument="network") from None

@@ -233,10 +233,10 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         request: Request, domain: str = "", abstain: str | None = None, sets: str | None = None
     ) -> Response:
         check_options(request)
-        decision = await asyncio.to_thread(service.answers.decision, abstain, sets)
+        rule = await asyncio.to_thread(service.answers.rule, abstain, sets)
         most = service.limits.max_images
         scored = await service.compute(request, service.answers.scores, domain, most, watched=True)
-        answers = [service.answers.words(scores, decision) for _, scores in scored]
+        answers = [service.answers.words(scores, rule) for _, scores in scored]
         for answer in answers:
             service.count(answer)
         files = [{} if name is None else {"file": name} for name, _ in scored]
@@ -247,9 +247,9 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         request: Request, domain: str = "", abstain: str | None = None, sets: str | None = None
     ) -> Response:
         check_options(request)
-        decision = await asyncio.to_thread(service.answers.decision, abstain, sets)
+        rule = await asyncio.to_thread(service.answers.rule, abstain, sets)
         ((_, scores),) = await service.compute(request, service.answers.explained, domain, 1, alone=True)
-        answer = service.answers.words(scores, decision)
+        answer = service.answers.words(scores, rule)
         service.count(answer)
         return Json({**answer, "heatmap": scores.heatmap, "note": scores.note})
 
