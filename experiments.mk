@@ -22,6 +22,9 @@ endef
 chosen = $(strip $(if $(ONLY),$(filter $(subst $(COMMA), ,$(ONLY)),$(1)),$(1)))
 train = $(if $(call chosen,$(2)),$(1) --algorithms $(subst $(SPACE),$(COMMA),$(call chosen,$(2))) $(3) $(OPTIONS))
 
+# $(call soups,FOLDER,METHODS,MORE) makes a soup of the mild draws of each method, unseen domain and trial.
+soups = $(foreach method,$(call chosen,$(2)),$(DOMAINWISE) soup $(1) --algorithm "$(method) (mild)" $(3)$(NEWLINE))
+
 EXPERIMENTS := demo-settings demo-robustness cmnist cmnist-all cmnist-noise backgrounds backgrounds-radius backgrounds-batch backgrounds-averages rotated rotated-all rotated-penalty pacs pacs-torchvision pacs-search pacs-radius pacs-averages pacs-probes digits theory
 
 .PHONY: $(EXPERIMENTS:%=reproduce-%) $(EXPERIMENTS:%=unpack-%)
@@ -116,11 +119,15 @@ reproduce-backgrounds-batch:
 	$(call train,$(BACKGROUNDS_BATCH),DAT,--hparam eps=2 --hparam alpha=0.2)
 	$(MAKE) publish-backgrounds-batch
 
-# What averaged weights add to a method, at the settings of reproduce-backgrounds.
+# What averaged weights and soups add to a method, at the settings of reproduce-backgrounds.
+MILD := --space soup --hparams 4
+AVERAGED := ERM DAT CORAL MIRO SAM
 AVERAGES := $(BACKGROUNDS) --trials 3 $(FIXED) --out $(RUNS)/backgrounds-averages
 reproduce-backgrounds-averages:
-	$(call train,$(AVERAGES),ERM DAT CORAL MIRO SAM,--average sma)
-	$(call train,$(AVERAGES),ERM DAT CORAL MIRO SAM,--average swad)
+	$(call train,$(AVERAGES),$(AVERAGED),--average sma)
+	$(call train,$(AVERAGES),$(AVERAGED),--average swad)
+	$(call train,$(AVERAGES),$(AVERAGED),$(MILD))
+	$(call soups,$(RUNS)/backgrounds-averages,$(AVERAGED),--device cpu)
 	$(MAKE) publish-backgrounds-averages
 
 # RotatedMNIST of the DomainBed table.
@@ -188,16 +195,18 @@ reproduce-pacs-radius:
 	$(foreach pair,$(PACS_RADII),$(call train,$(PACS_RADIUS),DAT,--grid eps=$(subst :, --grid alpha=,$(pair)) $(UPDATES))$(NEWLINE))
 	$(MAKE) publish-pacs-radius
 
-# What averaged weights add to a method on photographs and drawings, at the defaults.
+# What averaged weights and soups add to a method on photographs and drawings, at the defaults.
 PACS_AVERAGES := $(PACS) --hparams 1 --trials 3 --out $(RUNS)/pacs-averages
 reproduce-pacs-averages:
-	$(call train,$(PACS_AVERAGES),ERM DAT CORAL MIRO SAM,--average sma)
-	$(call train,$(PACS_AVERAGES),ERM DAT CORAL MIRO SAM,--average swad)
+	$(call train,$(PACS_AVERAGES),$(AVERAGED),--average sma)
+	$(call train,$(PACS_AVERAGES),$(AVERAGED),--average swad)
+	$(call train,$(PACS_AVERAGES),$(AVERAGED),$(MILD))
+	$(call soups,$(RUNS)/pacs-averages,$(AVERAGED))
 	$(MAKE) publish-pacs-averages
 
 # Is what we lack on sketches ours? A plain loop, then one ingredient of a training of ours after the other, and ours.
 CONTROLS := control stored augment kernels kernels,precision kernels,precision,head kernels,precision,head,sampling \
-    kernels,precision,head,sampling,adam engine engine,precision
+    kernels,precision,head,sampling,adam engine engine,precision engine,precision,original
 .PHONY: reproduce-pacs-control
 reproduce-pacs-control: $(READY)
 	$(if $(AGAIN),mkdir -p $(RUNS))

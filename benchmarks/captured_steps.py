@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from domainwise import ALGORITHMS, DATASETS, Environments
-from domainwise.cli.bench.machine import describe, now
+from domainwise.cli.bench.machine import describe
 from domainwise.core.errors import UserError
+from domainwise.engine.devices import now
 from domainwise.engine.execution import Execution
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session

@@ -50,7 +50,7 @@ def batch_seconds(folder: Path, size: int, streamed: bool) -> float:
     return taken / DRAWS
 
 
-def _helpers_seconds() -> float:
+def helpers_seconds() -> float:
     """CPU time of the helper processes that have ended: what decoding cost, however busy the machine is otherwise."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -60,9 +60,9 @@ def measure(folder: Path, size: int) -> dict[str, float]:
     found = scan(folder)
     files = [Path(file) for file in found.files[:: max(1, len(found.files) // SAMPLE)]]
     one_core = len(files) / seconds(lambda: plain(files, size))
-    before = _helpers_seconds()
+    before = helpers_seconds()
     build = seconds(lambda: image_folder(folder).load(image_size=size))
-    cpu = _helpers_seconds() - before
+    cpu = helpers_seconds() - before
     open_again = seconds(lambda: image_folder(folder).loader(Path(), size))
     return {
         "images": len(found.files),

@@ -2,7 +2,8 @@
 
 Methods are measured one after the other, each in turns with ERM, by the time the thread computes: what else the machine
 does hardly changes the ratio. Images and labels are made up. What ADA does between steps, every `min_steps` steps, is
-not counted; of ERM++ only the steps that train all weights are. `tools/methods_page.py` makes a table of the file.
+not counted; of methods that begin as ERM, like RDM, and of ERM++, which begins with its classifier, only the later
+steps are. With `--methods` these are added to the file. `tools/methods_page.py` makes a table of it.
 
     python benchmarks/method_costs.py [--networks mnist-cnn,mlp] [--methods CORAL,ARM] [--rounds 5] [--json FILE]
 """
@@ -23,12 +24,13 @@ from domainwise.cli.bench.machine import describe
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.engine.session import Session
+from domainwise.sweeps.estimate import begun
 from domainwise.sweeps.plan_run import plan_run
 
 CPU = torch.device("cpu")
 DOMAINS, CLASSES, IMAGES = 3, 7, 40
 TURN_SECONDS = 0.2
-"""A turn has about so many seconds, and at least two steps: DANN alternates between two kinds."""
+"""A turn has about so many seconds, and whole cycles of the methods that alternate between two kinds of steps."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ class Case:
         images = torch.randint(0, 256, (DOMAINS, IMAGES, 3, self.size, self.size), generator=noise, dtype=torch.uint8)
         labels = torch.arange(IMAGES) % CLASSES
         data = Environments.from_arrays({f"domain {e}": (images[e], labels) for e in range(DOMAINS)}, name="made up")
-        hparams = {"batch_size": self.batch_size} | ({"head_steps": 0} if method == "ERMPlusPlus" else {})
+        hparams = {"batch_size": self.batch_size}
         run = plan_run(Dataset.from_environments(data), method, (), network=self.network, hparams=hparams)
-        return Session(replace(run, weights=""), data, CPU)  # random weights take as long
+        # random weights take as long
+        return Session(replace(run, weights="", hparams=run.hparams | begun(run.hparams)), data, CPU)
 
 
 CASES = (
@@ -71,8 +74,9 @@ def seconds(session: Session, steps: int) -> float:
 
 
 def turn(session: Session) -> int:
-    """The steps of a turn, after two steps that prepare those to come."""
-    return 2 * max(1, round(TURN_SECONDS / seconds(session, 2) / 2))
+    """The steps of a turn, after a cycle of steps that prepare those to come."""
+    cycle = 1 + int(session.algorithm.hparams.get("d_steps", 1))
+    return cycle * max(1, round(TURN_SECONDS / seconds(session, cycle) / cycle))
 
 
 def measure(case: Case, methods: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -109,18 +113,33 @@ def measure(case: Case, methods: Sequence[str], rounds: int) -> dict[str, Any]:
     }
 
 
+def added(known: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A record with the methods of another; ERM's seconds stay those of the first."""
+    cases = {(case["network"], case["size"]): case for case in known["cases"]}
+    for case in found["cases"]:
+        before = cases.get((case["network"], case["size"]), case)
+        ratios = before["times_erm"] | case["times_erm"]
+        ordered = {name: ratios[name] for name in ALGORITHMS if name in ratios}
+        cases[case["network"], case["size"]] = before | {"times_erm": ordered}
+    dates = dict.fromkeys([*known["machine"]["date"].split(" and "), found["machine"]["date"]])
+    return found | {"machine": found["machine"] | {"date": " and ".join(dates)}, "cases": list(cases.values())}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=",".join(dict.fromkeys(case.network for case in CASES)))
-    parser.add_argument("--methods", default=",".join(ALGORITHMS))
+    parser.add_argument("--methods", default="", help="by default all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases = [case for case in CASES if case.network in given.networks.split(",")]
-    measured = [measure(case, given.methods.split(","), given.rounds) for case in cases]
+    methods = given.methods.split(",") if given.methods else list(ALGORITHMS)
+    measured = [measure(case, methods, given.rounds) for case in cases]
     record = {"machine": describe(CPU), "domains": DOMAINS, "cases": measured}
     if given.json:
+        if given.methods and given.json.exists():
+            record = added(json.loads(given.json.read_text()), record)
         given.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

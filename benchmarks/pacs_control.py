@@ -7,13 +7,15 @@ Other values of `--with` replace ingredients by those of a training of ours:
     stored     images are resized to 224 x 224 before they are cropped, so that they are resampled twice
     augment    such images are augmented on the device, by real numbers instead of Pillow's whole ones
     kernels    the same by the engine's kernels
+    original   images at their own sizes are augmented on the device, so that they are resampled once
     precision  bf16 instead of tf32
     head       the classifier starts from the weights that our run of this trial starts from
     sampling   batches are those of our run of this trial
     adam       the engine's optimiser
 
-and `--with engine` is a training of ours as it is (`engine,precision`: in bf16). All share the split of their trial, so
-that differences are paired. Accuracy is on all images of the unseen domain, without augmentation, every 300 steps.
+and `--with engine` is a training of ours as it is (`engine,precision`: in bf16; `engine,original`: with
+`--augmentation domainbed-original-size`). All share the split of their trial, so that differences are paired. Accuracy
+is on all images of the unseen domain, without augmentation, every 300 steps.
 
     python benchmarks/pacs_control.py --with control --with stored --with augment,precision --with engine \\
         --data-root DATA --trials 10 --json FILE
@@ -46,7 +48,7 @@ from torch.utils.data import DataLoader, Dataset
 from domainwise import DATASETS, Environments, kernels, train
 from domainwise.cli.bench.machine import describe
 from domainwise.core import files, seeds
-from domainwise.data.augment import preparation
+from domainwise.data.augment import for_augmentation, preparation
 from domainwise.data.batches import Batches
 from domainwise.data.sources.image_files import in_class_folders
 from domainwise.engine.assemble import make_algorithm
@@ -56,7 +58,7 @@ from domainwise.kernels.adam import adam
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 
-INGREDIENTS = ("stored", "augment", "kernels", "precision", "head", "sampling", "adam")
+INGREDIENTS = ("stored", "augment", "kernels", "original", "precision", "head", "sampling", "adam")
 CONTROL, ENGINE = "control", "engine"
 SIZE, BATCH, LR, EVERY = 224, 32, 5e-5, 300
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -180,9 +182,9 @@ class Control:
         self.data_root, self.device, self.unseen, self.steps, self.workers = data_root, device, unseen, steps, workers
         self.data: Environments = DATASETS["PACS"].load(data_root)
 
-    def run(self, trial: int, precision: str) -> Run:
+    def run(self, trial: int, precision: str, augmentation: str) -> Run:
         options: dict[str, Any] = {"network": "resnet50-v1", "precision": precision, "steps": self.steps}
-        return plan_run("PACS", "ERM", self.unseen, trial=trial, **options)
+        return plan_run("PACS", "ERM", self.unseen, trial=trial, augmentation=augmentation, **options)
 
     @cached_property
     def stored(self) -> list[Image.Image]:
@@ -200,7 +202,8 @@ class Control:
     def accuracies(self, given: Sequence[str], trial: int) -> list[float]:
         """After every evaluation."""
         usual = "tf32" if self.device.type == "cuda" else "fp32"
-        run = self.run(trial, "bf16" if "precision" in given else usual)
+        augmentation = "domainbed-original-size" if "original" in given else "domainbed"
+        run = self.run(trial, "bf16" if "precision" in given else usual, augmentation)
         if ENGINE in given:
             return self._by_engine(run)
         with RunContext(self.device, run.precision):
@@ -267,15 +270,15 @@ class Control:
 
     def _batches(self, given: Sequence[str], run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         drawn = self._drawn("sampling" in given, run)
-        if "augment" in given or "kernels" in given:
-            data = self.data.standardised(torch.cat(self._rows(run))).to(self.device)
+        if {"augment", "kernels", "original"} & {*given}:
+            data = for_augmentation(run.augmentation, self.data).to(self.device)
             generator = seeds.generator("augmentation", *stream_keys(run), device=self.device)
             with nullcontext() if "kernels" in given else kernels.disabled():
-                prepare = preparation("domainbed", data, generator)
+                prepare = preparation(run.augmentation, data, generator)
                 assert prepare is not None
                 for rows in drawn.to(self.device):
-                    images, labels = data.gather(rows)
-                    yield prepare(images), labels
+                    *images, labels = data.gather_for_training(rows)
+                    yield prepare(*images), labels
             return
         numbers = iter(range(run.trial << 32, (run.trial + 1) << 32))
         items = [(row, next(numbers)) for row in drawn.flatten().tolist()]

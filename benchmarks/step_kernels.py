@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from domainwise import DATASETS, Environments
-from domainwise.cli.bench.machine import describe, now
+from domainwise.cli.bench.machine import describe
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
+from domainwise.engine.devices import now
 from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session

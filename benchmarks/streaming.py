@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from domainwise import DATASETS, Environments
-from domainwise.cli.bench.machine import describe, now
+from domainwise.cli.bench.machine import describe
 from domainwise.data.batches import StreamedBatches
+from domainwise.engine.devices import now
 from domainwise.engine.execution.isolation import RunContext
 from domainwise.engine.session import Session
 from domainwise.sweeps.plan_run import plan_run

@@ -9,7 +9,7 @@ from torch import Tensor
 from domainwise.data.environments import Environments
 from domainwise.protocol.runs import Run
 from domainwise.reports.pictures import show
-from domainwise.reports.style import INK, LIGHT, SOFT, TEXT, WIDTH, footnote, headline, in_style, plain, shade
+from domainwise.reports.style import INK, LIGHT, SOFT, TEXT, WIDTH, footnote, headline, in_style, plain
 
 ROWS = ("what the camera saw", "one perturbation\nper training domain", "what the model\ntrains on")
 LABELS, GAP, SIDE = 1.72, 0.06, 0.95
@@ -46,7 +46,7 @@ def dat_picture(environments: Environments, run: Run, delta: Tensor) -> Figure:
         return figure.add_axes((x / WIDTH, 1 - (y + size) / height, size / WIDTH, size / height))
 
     def words(x: float, y: float, text: str, colour: str = INK, **options: object) -> None:
-        figure.text(x / WIDTH, 1 - y / height, text, color=shade(colour), va="center", **options)  # type: ignore[arg-type]
+        figure.text(x / WIDTH, 1 - y / height, text, color=colour, va="center", **options)  # type: ignore[arg-type]
 
     for top, size, name in zip(tops, (side, SIDE, side), ROWS, strict=True):
         words(0.1, top + size / 2, name, weight="bold")

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -68,8 +67,7 @@ class FigureOf:
 
     def __call__(self) -> Figure:
         folder = ROOT / "results" / self.results
-        facts = {"algorithms": self.algorithms, "rule": self.rule, "dark": style.is_dark()}
-        return draw(self.figure, folder, records(folder), **facts).figure  # type: ignore[arg-type]
+        return draw(self.figure, folder, records(folder), algorithms=self.algorithms, rule=self.rule).figure
 
 
 @cache
@@ -117,19 +115,17 @@ IMAGES: dict[str, Callable[[], Figure]] = {
     "cmnist-memory": FigureOf("memory", "cmnist-noise"),
     "pacs-curves": FigureOf("curves", "pacs", ("ERM", "UAT", "DAT")),
 }
-"""{name: the function that draws it in the style in force}."""
+"""{name: the function that draws it}."""
 
 
-def image_files(name: str) -> dict[str, bool]:
-    """{file: whether it is the dark version}."""
-    return {f"{name}-light.png": False, f"{name}-dark.png": True}
+def image_files(name: str) -> tuple[str, str]:
+    """Of the light and of the dark version."""
+    return f"{name}-light.png", f"{name}-dark.png"
 
 
 def png(figure: Figure) -> bytes:
     """With a palette and without dates: the same figure gives the same bytes."""
-    drawn, out = io.BytesIO(), io.BytesIO()
-    with style.any_script():
-        figure.savefig(drawn, format="png", dpi=DOTS)
+    drawn, out = io.BytesIO(style.content(figure, "png", DOTS)), io.BytesIO()
     Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, format="png", optimize=True)
     return out.getvalue()
 
@@ -151,9 +147,7 @@ def main(names: Sequence[str]) -> None:
     for name in names or IMAGES:
         if name not in IMAGES:
             raise unknown("picture", name, IMAGES)
-        for file, dark in image_files(name).items():
-            with mpl.rc_context(style.settings(dark=dark)):
-                data = png(IMAGES[name]())
+        for file, data in zip(image_files(name), style.light_and_dark(IMAGES[name](), png), strict=True):
             files.write(FOLDER / file, data)
             print(f"docs/images/{file}: {len(data) // 1000} kB")
     for page in PAGES:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.algorithms import ALGORITHMS
+from domainwise.core.phrasing import counted
 from domainwise.core.table import Table
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.leaderboard import plain
@@ -105,9 +106,11 @@ def sentence(results: Results, name: str) -> str:
     """A method beside ERM on unseen domains, in words; the step is selected by training-domain validation."""
     table = results.of_rule(RULE)
     averages = {str(row.method): row.average for row in table.rows}
-    if averages.get(name) is None or averages.get("ERM") is None:
+    own, erm = averages.get(name), averages.get("ERM")
+    if own is None or erm is None:
         return table.sentence(name)
-    return f"On unseen domains {name} reaches {averages[name]} %, ERM {averages['ERM']} %. {table.sentence(name)}"
+    reached = f"{name} reaches {own} %, ERM {erm} % ({counted(own.n, 'trial')})"
+    return f"On unseen domains {reached}. {table.sentence(name)}"
 
 
 def serving(root: Path, file: str) -> str:

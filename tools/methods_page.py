@@ -37,7 +37,7 @@ Shared by all: {shared}.
 Time of a step on one CPU thread: ERM's in milliseconds, the others as multiples of ERM's. ARM needs a network
 that begins with a convolution.
 Measured, while other programs used both cores, by
-`python benchmarks/method_costs.py --rounds 3 --json results/bench/method-costs.json`
+`python benchmarks/method_costs.py --rounds 3 --json results/bench/method-costs.json`, the later methods by `--methods`
 ([record](../results/bench/method-costs.json), {date}, {domains} domains, torch {torch}).
 
 {costs}

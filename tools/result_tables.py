@@ -165,15 +165,20 @@ def leaderboard(results: Results) -> str:
     text = Table(titles, rows).markdown_rows()
     facts = "; ".join([*first.made_with(), *([] if first.chance is None else [f"chance {first.chance:.1f}"])])
     best = next((entry for entry in ranked if entry.method.algorithm != first.baseline), ranked[0])
-    return f"{text}\n\n{facts}. {made(results)}. {_records(results.folder.name, best)}"
+    return f"{text}\n\n{facts}. {made(results)}. {records(results.folder.name, best.method.algorithm, ranked)}"
 
 
-def _records(name: str, entry: LeaderboardEntry) -> str:
-    """Where the records of a leaderboard are, and how it, or the row of a method, is repeated from nothing."""
-    row, again = next(iter(entry.rows.values())), f"make reproduce-{name} AGAIN=1"
-    one = f"{again} ONLY={entry.method.algorithm} OPTIONS='--hparams {row.draws} --trials {row.trials}'"
+def records(name: str, algorithm: str, entries: Sequence[LeaderboardEntry]) -> str:
+    """Where the records of a leaderboard are, and how it, or the rows of an algorithm, are repeated from nothing.
+
+    Where these have several numbers of draws, the numbers are left to the experiment.
+    """
+    rows = [next(iter(entry.rows.values())) for entry in entries if entry.method.algorithm == algorithm]
+    draws = f"--hparams {rows[0].draws} " if len({row.draws for row in rows}) == 1 else ""
+    again = f"make reproduce-{name} AGAIN=1"
+    one = f"{again} ONLY={algorithm} OPTIONS='{draws}--trials {rows[0].trials}'"
     link = f"Records: [`results/{name}`](../results/{name}/runs.jsonl.gz)"
-    return f"{link}. Repeat all: `{again}`; {entry.method.algorithm} alone: `{one}`."
+    return f"{link}. Repeat all: `{again}`; {algorithm} alone: `{one}`."
 
 
 def _scores(row: Row) -> tuple[str, str]:

@@ -1,6 +1,8 @@
 """Files with damaged bytes or wrong values, one of every format, and the commands that read them."""
 
+import csv
 import gzip
+import io
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -29,6 +31,8 @@ class Format:
     needs: tuple[str, ...] = ()
     optional: bool = False
     """Whether a folder without such files is whole, too."""
+    part: str = ""
+    """The part of a JSON file whose values are changed, where a change anywhere would rarely reach it."""
     comparable: bool = True
     """Whether damage must be noticed: the user's own images, weights and results of DomainBed are what they are."""
 
@@ -54,6 +58,13 @@ def formats(workspace: Path) -> tuple[Format, ...]:
         ("evaluate", "model", "--data", photos(workspace), "--json"),
         ("drift", "model", str(workspace / "photos/lab"), "--json"),
     )
+    combined = tuple((command[0], "combined", *command[2:]) for command in reading[:4])
+    new: tuple[Command, ...] = (
+        ("calibrate", "model", "--data", photos(workspace), "--json"),
+        ("dfr", "model", "--data", photos(workspace), "--out", "out"),
+        ("interpolate", "model", "--alphas", "0,1", "--json"),
+        ("export", "model", "--to", "torch", "--out", "out.pt2"),
+    )
     published: tuple[Command, ...] = (
         ("table", "published", "--json"),
         ("status", "published", "--json"),
@@ -77,11 +88,34 @@ def formats(workspace: Path) -> tuple[Format, ...]:
         Format("records of an unfinished run", "unfinished", "*/*.json*", (continued,)),
         Format("runs.jsonl.gz", "published", "runs.jsonl.gz", published),
         Format("published plan", "published", "plans/*", published[:3], optional=True),
-        Format("model.json", "model", "model.json", using),
+        Format("model.json", "model", "model.json", (*using, *new)),
+        Format("training of a model", "model", "model.json", (*using, *new), part="training"),
+        Format("trained_on.safetensors", "model", "trained_on.safetensors", (using[1], *new[:2])),
+        Format(
+            "calibration.safetensors",
+            "calibrated",
+            "calibration.safetensors",
+            (("predict", "calibrated", image, "--abstain", "coverage=0.9"), ("predict", "calibrated", image)),
+        ),
+        Format("description of a combination", "combined", "*/run.json", combined),
+        Format("records of a combination", "combined", "*/records.jsonl", combined),
         Format("model.safetensors", "model", "model.safetensors", using),
         Format("reference.safetensors", "model", "reference.safetensors", using[2:]),
         Format("decode cache", "cache", "*/*/*", ((*train, "--data", photos(workspace)),)),
         Format("saved data", "saved", "*", (("evaluate", "model", "--data", "saved", "--json"),), needs=("model",)),
+        *(
+            Format(
+                f"table, {kind}",
+                "tables",
+                f"photos.{kind}",
+                (
+                    ("data", "check", f"tables/photos.{kind}", "--json"),
+                    (*train, "--data", f"tables/photos.{kind}"),
+                ),
+                comparable=False,
+            )
+            for kind in ("csv", "jsonl", "parquet")
+        ),
         Format(
             "DomainBed's results",
             "domainbed",
@@ -136,6 +170,8 @@ def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damag
     known = [(one, files) for one, files in known if files]
     if kind == "values":
         known = [(one, files) for one, files in known if one.name != "image"]
+    else:
+        known = [(one, files) for one, files in known if not one.part]
     baselines: dict[Command, Answer] = {}
     tries = []
     for number in range(count):
@@ -144,7 +180,7 @@ def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damag
         command = luck.choice(form.commands)
         file = luck.choice(files).relative_to(workspace)
         needs = (form.folder, *form.needs)
-        forged = kind == "values" and (file.suffix == ".gz" or luck.random() < 0.5)
+        forged = kind == "values" and (file.suffix == ".gz" or bool(form.part) or luck.random() < 0.5)
         comparable = form.comparable and not forged
         if comparable and command not in baselines:
             whole = Try(kind, number, form.name, "nothing", command, needs, watch=written(command))
@@ -152,7 +188,7 @@ def _tries(kind: str, workspace: Path, place: Path, count: int, seed: int, damag
             if answer.status:
                 raise SystemExit(f"domainwise {' '.join(command)} failed undamaged:\n{answer.out}{answer.err}")
 
-        harm = partial(damage_values, forged=True) if forged else damage
+        harm = partial(damage_values, forged=True, part=form.part) if forged else damage
 
         def prepare(scratch: Path, file: Path = file, number: int = number, harm: Damage = harm) -> None:
             harm(scratch / file, random.Random(f"{seed}/{kind}/{number}/damage"))
@@ -213,14 +249,16 @@ WRONG: Sequence[Any] = (
 )  # fmt: skip
 
 
-def damage_values(file: Path, luck: random.Random, forged: bool = False) -> str:
+def damage_values(file: Path, luck: random.Random, forged: bool = False, part: str = "") -> str:
     """Another value in a file that is otherwise whole; its checksum is as it was, or, if forged, made to fit."""
     if file.suffix == ".safetensors":
         return _tensors(file, luck, forged)
     if file.suffix == ".pt":
         return _checkpoint(file, luck, forged)
-    if file.suffix == ".npy" or file.suffix == ".bin":
+    if file.suffix in (".npy", ".bin", ".parquet"):
         return damage_bytes(file, luck)
+    if file.suffix == ".csv":
+        return _cells(file, luck)
     packed = file.suffix == ".gz"
     text = (gzip.decompress(file.read_bytes()) if packed else file.read_bytes()).decode()
     if forged and ".jsonl" in file.name:
@@ -228,13 +266,28 @@ def damage_values(file: Path, luck: random.Random, forged: bool = False) -> str:
     lines = text.splitlines() if ".jsonl" in file.name else [text]
     at = luck.randrange(len(lines))
     value = json.loads(lines[at])
-    value, what = _changed(value, luck)
+    if part:
+        value[part], what = _changed(value[part], luck, f"/{part}")
+    else:
+        value, what = _changed(value, luck)
     if forged and isinstance(value, dict) and isinstance(value.get("checksum"), str):
         value["checksum"] = checksum({name: item for name, item in value.items() if name != "checksum"})
     lines[at] = json.dumps(value) if what != "nested" else "[" * 100_000
     written = ("\n".join(lines) + "\n").encode(errors="surrogatepass")
     file.write_bytes(gzip.compress(written) if packed else written)
     return f"line {at + 1}, {what}"
+
+
+def _cells(file: Path, luck: random.Random) -> str:
+    """A table with another text in one cell, its heading included."""
+    rows = list(csv.reader(file.read_text().splitlines()))
+    row = luck.randrange(len(rows))
+    column = luck.randrange(len(rows[row]))
+    rows[row][column] = wrong = str(luck.choice(WRONG))
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    file.write_bytes(text.getvalue().encode(errors="surrogatepass"))
+    return f"row {row}, column {column} is {wrong[:40]!r}"
 
 
 def _changed(value: Any, luck: random.Random, path: str = "") -> tuple[Any, str]:

@@ -1,6 +1,9 @@
 """The folder that is attacked: one file of every format the program reads, from a small training of noise."""
 
+import csv
+import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -51,7 +54,14 @@ def build(workspace: Path) -> None:
         train_arguments(workspace, "model"),
     ):
         _make(workspace, arguments)
+    for folder, copy, arguments in (
+        ("model", "calibrated", ("calibrate", "calibrated", "--data", photos(workspace))),
+        ("sweep", "combined", ("ensemble", "combined", "--device", "cpu")),
+    ):
+        shutil.copytree(workspace / folder, workspace / copy, dirs_exist_ok=True)
+        _make(workspace, arguments)
     _make(workspace, train_arguments(workspace, "unfinished"), interrupted=True)
+    _save_tables(workspace)
     _save_environments(workspace / "saved")
     _save_weights(workspace)
 
@@ -61,7 +71,7 @@ def _make(workspace: Path, arguments: tuple[str, ...], interrupted: bool = False
 
     def prepare(scratch: Path) -> None:
         os.environ["DOMAINWISE_CACHE"] = str(workspace / "cache")
-        for name in ("sweep", "published", "domainbed", "model", "unfinished"):
+        for name in ("sweep", "published", "domainbed", "model", "unfinished", "calibrated", "combined"):
             (workspace / name).mkdir(exist_ok=True)
             (scratch / name).symlink_to(workspace / name)
         if interrupted:
@@ -94,6 +104,22 @@ def _save_environments(folder: Path) -> None:
     luck = np.random.default_rng(0)
     domains = {domain: (luck.integers(0, 256, (12, 3, 8, 8), dtype=np.uint8), np.arange(12) % 2) for domain in DOMAINS}
     save_environments(Environments.from_arrays(domains, name="saved", classes=CLASSES), folder)
+
+
+def _save_tables(workspace: Path) -> None:
+    """The list of the photos in every format of tables."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    files = sorted((workspace / "photos").rglob("*.png"))
+    rows = [{"path": str(file), "label": file.parent.name, "domain": file.parents[1].name} for file in files]
+    (workspace / "tables").mkdir()
+    with (workspace / "tables/photos.csv").open("w", newline="") as text:
+        table = csv.DictWriter(text, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    (workspace / "tables/photos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), workspace / "tables/photos.parquet")
 
 
 def _save_weights(workspace: Path) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from domainwise.data.catalogue import DATASETS, dataset
     from domainwise.data.environments import Environments
     from domainwise.data.find import load_dataset
-    from domainwise.engine.train import Interrupted, TrainingResult
+    from domainwise.engine.result import TrainingResult
+    from domainwise.engine.train import Interrupted
     from domainwise.models.calibrate import calibrate
     from domainwise.models.combine import ensemble, soup
     from domainwise.models.compare import compare
@@ -51,7 +52,8 @@ _HOMES = {
     "data.catalogue": ("DATASETS", "dataset"),
     "data.environments": ("Environments",),
     "data.find": ("load_dataset",),
-    "engine.train": ("Interrupted", "TrainingResult"),
+    "engine.result": ("TrainingResult",),
+    "engine.train": ("Interrupted",),
     "models.calibrate": ("calibrate",),
     "models.combine": ("ensemble", "soup"),
     "models.compare": ("compare",),

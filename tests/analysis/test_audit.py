@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from commands import command
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
-from domainwise.analysis.audit import WorstPair, audit
+from domainwise.analysis.audit import WorstPair, audit, audit_selected
 from domainwise.analysis.predictions import held_out_images, logits_and_features
 from domainwise.analysis.probe import equal_classes, probe_domains
+from domainwise.analysis.run_choice import RunFilter
 from domainwise.analysis.shortcuts import BackgroundUse, ColourUse, MixedUse
 from domainwise.cli.audit import _worst as cell_of_worst
 from domainwise.data.catalogue import DATASETS, Dataset
@@ -29,6 +30,7 @@ from domainwise.protocol.options import TrainingOptions
 from domainwise.reports.pictures import audit_figure
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
+from shown_progress import recorded_progress
 
 Answer = Callable[[Tensor], Tensor]
 
@@ -296,6 +298,9 @@ def test_every_selected_model_is_asked_once(
     assert status == 0 and rules == {"training-domain", "oracle", "worst-domain", "worst-subgroup"}
     for found in told:
         assert found["unseen"] == ["scene2"] and found["shortcut"]["unseen"] == "scene2" and found["sentence"]
+    shown = recorded_progress(monkeypatch)
+    repeated = list(audit_selected(Path("runs"), RunFilter(), None, "cpu"))
+    assert shown["audits of selected models"] == [len(told), len(told)] and len(repeated) == len(told)
     for model in Path("runs").glob("*/model.safetensors"):
         model.unlink()
     again = command(capsys, "audit", "runs", "--selected", "--json")

@@ -15,6 +15,7 @@ from domainwise.analysis.kernel_density import CONTROL, KernelDensity, Sampled, 
 from domainwise.analysis.probe import equal_classes
 from domainwise.analysis.shift import FeatureSamples, ShiftSettings, measure_shift, profile
 from domainwise.core.errors import UserError
+from domainwise.core.optimizers import SGD
 from domainwise.data.environments import Environments
 from domainwise.reports.pictures import shift_figure
 from small_datasets import make_folder
@@ -130,13 +131,13 @@ def test_weights_are_averaged_after_the_fifth_epoch(monkeypatch: pytest.MonkeyPa
     sides = [ImageSet(torch.arange(32) + start, y, lambda rows: x[rows]) for start in (0, 32)]
     network = Discriminator(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 4, 1)
     after: list[Tensor] = []  # each of the two sides is one batch: one step is one epoch
-    step = torch.optim.SGD.step
+    step = SGD.step
 
-    def noted(self: torch.optim.SGD) -> None:
+    def noted(self: SGD) -> None:
         step(self)
         after.append(network.score.weight.detach().clone())
 
-    monkeypatch.setattr(torch.optim.SGD, "step", noted)
+    monkeypatch.setattr(SGD, "step", noted)
     averaged = train_discriminator(network, sides[0], sides[1], "x", epochs=AVERAGED_FROM + 3)
     assert len(after) == AVERAGED_FROM + 3 and not torch.equal(after[-1], after[-2])
     torch.testing.assert_close(averaged.score.weight.detach(), torch.stack(after[-3:]).mean(0))

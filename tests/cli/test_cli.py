@@ -158,7 +158,7 @@ def test_list_as_json(domainwise: Command) -> None:
         "algorithms": list(ALGORITHMS),
         "datasets": list(DATASETS),
         "networks": list(NETWORKS),
-        "augmentations": ["domainbed", "oodbench"],
+        "augmentations": ["domainbed", "domainbed-original-size", "domainbed-uncropped", "oodbench"],
     }
     assert all(summary.strip() for entries in things.values() for summary in entries.values())
 
@@ -255,3 +255,24 @@ def test_ctrl_c_while_training_says_how_to_continue(domainwise: Command, monkeyp
     continued = standard_json(domainwise("train", *QUICK, "--json").out)
     whole = standard_json(domainwise("train", *QUICK, "--json", "--out", "elsewhere").out)
     assert continued["status"] == "done" and continued["final"] == whole["final"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "m", "--port", 99999), ("'--port'", "65535", "; see domainwise serve --help")),
+        (("train", "--steps", "abc"), ("'--steps'", "integer", "; see domainwise train --help")),
+        (("train", "--stepz", 3), ("no such option: --stepz", "--steps", "; see domainwise train --help")),
+        (("predict",), ("missing argument", "; see domainwise predict --help")),
+        (("data", "chek"), ("no such command 'chek'", "; see domainwise data --help")),
+        (("trian",), ("no such command 'trian'", "; see domainwise --help")),
+    ],
+)
+def test_wrong_usage_is_one_line(domainwise: Command, arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
+    result = domainwise(*arguments)
+    assert result.is_one_line_error and all(word in result.err for word in words), result.err
+
+
+def test_a_command_of_commands_alone_shows_its_help(domainwise: Command) -> None:
+    result = domainwise("data")
+    assert result.status == 2 and "check" in result.out + result.err and "error:" not in result.err

@@ -27,6 +27,7 @@ def run_of(sweep: Path, unseen: str, draw: int = 0) -> Path:
 def test_every_test_domain_of_a_sweep_gets_its_soup(domainwise: Command, sweep: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(sweep, tmp_path / "sweep")
     result = domainwise("soup", copy, "--device", "cpu")
+    assert "weights of a run: selected step" in " ".join(result.out.split())
     assert result.status == 0 and "uniform soup: accuracy" in result.out and "2 of 2" in result.out
     assert f"domainwise table {copy}" in result.out
     shown = domainwise("table", copy, "--format", "csv")
@@ -34,6 +35,7 @@ def test_every_test_domain_of_a_sweep_gets_its_soup(domainwise: Command, sweep: 
     found = standard_json(domainwise("ensemble", copy, "--device", "cpu", "--json").out)
     assert [one["unseen"] for one in found["combinations"]] == ["clinic", "lab"] and found["model"] is None
     assert all(len(one["used"]) == 2 and 0 <= one["accuracy"] <= 1 for one in found["combinations"])
+    assert all("weights of " in words for one in found["combinations"] for words in one["weights"])
 
 
 def test_a_model_of_one_test_domain(domainwise: Command, sweep: Path, tmp_path: Path) -> None:
@@ -51,6 +53,10 @@ def test_a_model_of_one_test_domain(domainwise: Command, sweep: Path, tmp_path: 
     refused = domainwise("predict", model, photos / "lab", "--adapt", "tent")
     assert refused.is_one_line_error and "this network has none" in refused.err
     assert domainwise("predict", model, photos / "lab", "--adapt", "t3a", "--adapt-lr", "1").is_one_line_error
+    for command in (("predict", model, photos / "lab"), ("evaluate", model, "--data", photos)):
+        for option, method in (("--adapt-keep", "t3a"), ("--adapt-lr", "tent")):
+            ignored = domainwise(*command, option, "1")
+            assert ignored.is_one_line_error and f"add --adapt {method} ({option})" in ignored.err
 
 
 def test_a_line_from_start_to_end(domainwise: Command, sweep: Path, tmp_path: Path) -> None:
@@ -80,6 +86,15 @@ def test_bad_input_to_a_combination_is_one_line(domainwise: Command, sweep: Path
         result = domainwise(command, *arguments)
         assert result.is_one_line_error and message in result.err, result.err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_place_where_no_model_can_be_is_one_line_before_the_work(
+    domainwise: Command, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("domainwise.models.combine._combine", lambda *_: pytest.fail("the work was done"))
+    (tmp_path / "file").touch()
+    result = domainwise("soup", sweep, "--test-domain", "lab", "--out", "file/model")
+    assert result.is_one_line_error and "cannot write to file/model" in result.err and "(--out)" in result.err
 
 
 def test_runs_with_their_own_starts_make_no_soup(domainwise: Command, tmp_path: Path) -> None:

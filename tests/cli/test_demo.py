@@ -20,10 +20,10 @@ from rich.console import Console
 from commands import Command, standard_json
 from demo_tables import sign_test
 from documents import ROOT
-from domainwise.cli import demo, progress
+from domainwise.cli import demo, runs_progress
 from domainwise.cli.demo import METHODS, SETTINGS, TRIALS, demo_plan, demo_table, sentence
 from domainwise.cli.live_table import live_table
-from domainwise.cli.progress import RunsProgress
+from domainwise.cli.runs_progress import RunsProgress
 from domainwise.core.errors import UserError
 from domainwise.protocol.options import DEFAULTS
 from domainwise.protocol.records import Status
@@ -223,10 +223,10 @@ def test_the_live_table_fills_in(tmp_path: Path) -> None:
 
 def test_at_a_terminal_the_table_is_drawn_and_gone_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(width=100, file=StringIO(), force_terminal=True)
-    monkeypatch.setattr(progress, "errors_console", terminal)
+    monkeypatch.setattr(runs_progress, "errors_console", terminal)
     runs = planned(1)
     events = (finished(tmp_path, run, 0.75) for run in runs)
-    assert len(progress.follow_runs(runs, events, tmp_path, as_table=True)) == 12
+    assert len(runs_progress.follow_runs(runs, events, tmp_path, as_table=True)) == 12
     printed = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert "75.0" in printed and "12/12 done" in printed and printed.endswith("\x1b[2K")
 

@@ -64,6 +64,23 @@ def test_the_folder_of_a_file_is_made(domainwise: Command, command: str) -> None
     assert [path.name for path in Path("new/folder").iterdir()] == ["x.png"]
 
 
+@pytest.mark.parametrize(
+    ("command", "work"),
+    {
+        "features photos --network resnet18 --out file/x.safetensors": "features.extract_features",
+        "features photos --network resnet18 --out file/x": "features.extract_features",
+        "interpolate runs/run --out file/x": "interpolate.interpolate",
+    }.items(),
+)
+def test_a_place_where_no_folder_can_be_is_one_line_before_the_work(
+    domainwise: Command, monkeypatch: pytest.MonkeyPatch, command: str, work: str
+) -> None:
+    monkeypatch.setattr(f"domainwise.models.{work}", lambda *_, **__: pytest.fail("the work was done"))
+    Path("file").write_text("in the way")
+    told = domainwise(*command.split())
+    assert told.is_one_line_error and "cannot write to file" in told.err and "another folder (--out)" in told.err, told
+
+
 @pytest.mark.parametrize("command", [command for command in WRITERS if not command.startswith(("report", "bench"))])
 def test_a_picture_of_another_kind_is_refused_by_the_name_of_its_option(domainwise: Command, command: str) -> None:
     told = domainwise(*command.split(), "odd")

@@ -3,6 +3,8 @@
 import csv
 import json
 import logging
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +49,7 @@ def test_train_leaves_a_model_and_its_records(place: Path) -> None:
 
 def test_predictions_are_those_of_the_training_images_as_they_were_decoded(place: Path, domainwise: Command) -> None:
     result = domainwise("predict", "model", "photos", "--json")
-    assert result.status == 0 and result.err == ""
+    assert result.status == 0 and re.fullmatch(r"model: weights of step \d, selected by .* validation\n", result.err)
     rows = [json.loads(line) for line in result.out.splitlines()]
     data = find_dataset(str(place / "photos")).load()
     expected = dw.load_model(place / "model").predict_proba(data.images)
@@ -93,6 +95,14 @@ def test_unreadable_images_are_named_and_the_rest_predicted(place: Path, domainw
     assert all(float(row["confidence"]) == float(row[row["class"]]) for row in rows)
 
 
+def test_calibrate_says_which_weights_it_has_calibrated(place: Path, domainwise: Command) -> None:
+    shutil.copytree("model", "calibrated")
+    told = domainwise("calibrate", "calibrated", "--data", "photos")
+    assert told.status == 0 and re.search(r"calibrated: weights of step \d, selected by .* validation\n", told.out)
+    told = domainwise("calibrate", "calibrated", "--data", "photos", "--json")
+    assert json.loads(told.out)["weights"].startswith("weights of step")
+
+
 def test_folders_patterns_and_odd_names(place: Path, domainwise: Command) -> None:
     odd = place / "новые фото, 100%"
     odd.mkdir(exist_ok=True)
@@ -128,7 +138,7 @@ def test_hidden_files_are_ignored_as_in_training(place: Path, domainwise: Comman
     assert result.is_one_line_error and "no images in" in result.err
     picture(1).save(camera / "x.png")
     result = domainwise("predict", "model", camera)
-    assert result.status == 0 and result.err == "" and result.out.startswith(f"{camera}/x.png\t")
+    assert result.status == 0 and result.err.count("\n") == 1 and result.out.startswith(f"{camera}/x.png\t")
     assert domainwise("predict", "model", camera / "._x.png").status == 2, "named itself, it is read"
 
 
@@ -163,6 +173,7 @@ def test_evaluate_tells_domains_and_classes(place: Path, domainwise: Command) ->
     assert told["seen_in_training"] == 20 and "20 of 36 samples were seen in training" in shown
     assert "seen in" in shown and [told["domains"][name]["samples"] for name in ("clinic", "lab")] == [2, 12]
     assert "clinic (trained on)" in shown and "Average over unseen domains" in shown
+    assert "calibration error" in shown and "probabilities are not calibrated" in shown
     wrong = sum(
         row["confusion"][a][b]
         for row in told["domains"].values()
@@ -209,7 +220,11 @@ def test_evaluate_with_one_of_the_classes(place: Path, domainwise: Command) -> N
     result = domainwise("evaluate", "model", "--data", "cats", "--json")
     assert result.status == 0 and list(json.loads(result.out)["domains"]["moon"]["classes"]) == ["cat"]
     unreadable = domainwise("predict", "model", "cats/no.png")
-    assert unreadable.status == 2 and unreadable.err.endswith("there was nothing to predict\n")
+    assert unreadable.is_one_line_error and unreadable.err.endswith("there was nothing to predict\n")
+    both = domainwise("predict", "model", "cats/no.png", "cats/none.png")
+    assert both.status == 2 and both.err.endswith(
+        "error: none of 2 images could be read; there was nothing to predict\n"
+    )
 
 
 def test_a_model_whose_predictions_depend_on_their_group_says_so(place: Path, domainwise: Command) -> None:

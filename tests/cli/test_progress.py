@@ -7,6 +7,7 @@ import pytest
 
 from domainwise.cli import progress
 from domainwise.cli.progress import activity, progress_bar
+from domainwise.cli.runs_progress import RunsProgress
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.events import Event
@@ -19,7 +20,7 @@ def test_counts_and_time_left_from_what_was_heard(tmp_path: Path, monkeypatch: p
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     old, first, second, third = (plan_run("BackgroundDigits", "ERM", [0], trial=t, steps=100) for t in range(4))
-    shown = progress.RunsProgress([old, first, second, third], tmp_path)
+    shown = RunsProgress([old, first, second, third], tmp_path)
     shown.update(Event(old, 99, Status(old.id, 99, "done", ""), earlier=True))
     now[0] += 50
     shown.update(Event(first, 0))

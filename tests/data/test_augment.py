@@ -14,7 +14,7 @@ import domainwise as dw
 from domainwise.core.errors import UserError
 from domainwise.data.augment import Augmenter, blend
 from domainwise.data.augmentations import AUGMENTATIONS, Augmentation
-from domainwise.data.catalogue import Dataset
+from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.engine.session import Session
 from domainwise.kernels.augment import ATTEMPTS, HUE, NUMBERS
 
@@ -69,7 +69,7 @@ def test_crop_resize_and_flip_are_pillows(size: tuple[int, int], flip: float) ->
     boxes = net.parameters(net.draw(40)).boxes
     boxes[0] = torch.tensor([0, 0, *size])
     boxes[1] = torch.tensor([3, 5, 1, 1])
-    ours = net.crop(torch.from_numpy(x) / 255, boxes, torch.full((40,), flip))
+    ours = net.crop(torch.from_numpy(x), boxes, torch.full((40,), flip))
     for image, box, result in zip(x, boxes.int().tolist(), ours, strict=True):
         top, left, height, width = box
         theirs = as_image(image).crop((left, top, left + width, top + height)).resize(size[::-1], BILINEAR)
@@ -220,6 +220,17 @@ def test_settings_are_the_published_ones() -> None:
     assert (domainbed.scale, domainbed.jitter, domainbed.grey) == ((0.7, 1.0), (0.3,) * 4, 0.1)
     assert (oodbench.scale, oodbench.jitter, oodbench.grey) == ((0.8, 1.0), (0.4,) * 4, 0.1)
     assert domainbed.ratio == oodbench.ratio == (3 / 4, 4 / 3) and domainbed.flip == oodbench.flip == 0.5
+
+
+def test_the_augmentation_of_spawrious_is_domainbeds_without_a_crop() -> None:
+    numbers = augmenter().draw(50)
+    plain, uncropped = (augmenter(name).parameters(numbers) for name in ("domainbed", "domainbed-uncropped"))
+    height, width = environments().shape[1:]
+    assert uncropped.boxes.tolist() == [[0, 0, height, width]] * 50 != plain.boxes.tolist()
+    for part in ("flips", "early", "turns", "late", "counts"):
+        assert torch.equal(getattr(uncropped, part), getattr(plain, part))
+    using = {name for name, data in DATASETS.items() if data.augmentation == "domainbed-uncropped"}
+    assert using == {name for name in DATASETS if name.startswith("Spawrious")}
 
 
 def plan(**choices: object) -> dw.Run:

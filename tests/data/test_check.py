@@ -219,7 +219,7 @@ def test_12_bit_data_in_16_bit_files_is_a_warning(photos: Path, largest: int, su
     assert found.notes == ["1 image grey: repeated to three channels", "1 image 16-bit: the upper 8 bits are used"]
     (warning,) = found.warnings
     assert f"below 4096 (at most {largest} of 65535)" in warning
-    assert f"add --window 0:{white} here" in warning
+    assert f"with the window 0:{white}, here and in every training" in warning
     helped = check(photos, Reading.of(window=f"0:{white}"))
     assert not helped.warnings and f"1 image 16-bit: greys 0 to {white} become 0 to 255" in helped.notes
 

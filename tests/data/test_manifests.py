@@ -1,5 +1,7 @@
 """Tables of image files as datasets."""
 
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from PIL import Image
 import domainwise as dw
 from domainwise.core.errors import UserError
 from domainwise.data.find import find_dataset
+from domainwise.data.sources.check import check
 from domainwise.data.sources.manifest import paths_of, table_of_folder
 from domainwise.protocol.reading import PLAIN, Reading
 from small_datasets import make_folder, picture
@@ -33,6 +36,39 @@ def test_a_folder_of_images_becomes_a_table(photos: Path, tmp_path: Path) -> Non
     assert dw.load_dataset(tmp_path / "table.csv", image_size=8).images.equal(
         dw.load_dataset(photos, image_size=8).images
     )
+
+
+def test_paths_of_a_table_are_absolute_where_the_images_are_not_below_it(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for out, absolute in ((tmp_path / "table.csv", False), (tmp_path / "elsewhere" / "table.csv", True)):
+        table_of_folder(photos, out)
+        places = [line.split(",")[0] for line in out.read_text().splitlines()[1:]]
+        assert {Path(place).is_absolute() for place in places} == {absolute}
+        assert dw.load_dataset(out, image_size=8).images.equal(dw.load_dataset(photos, image_size=8).images)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("clinic/=1+1", "a spreadsheet takes the label '=1+1' for a formula"),
+        ("+x/cat", "a spreadsheet takes the path '+x/cat/a.png' for a formula"),
+        ("clinic/a\tb", "path holds characters that cannot be printed"),
+        ("clinic/cat ", "the label 'cat ' begins or ends with white space"),
+    ],
+)
+def test_a_name_that_a_table_cannot_hold_is_refused(photos: Path, place: str, reason: str) -> None:
+    (photos / place).mkdir(parents=True)
+    shutil.copy(photos / "lab/cat/000.png", photos / place / "a.png")
+    with pytest.raises(UserError, match=re.escape(reason)):
+        table_of_folder(photos, photos / "table.csv")
+    assert not (photos / "table.csv").exists()
+
+
+@pytest.mark.parametrize("label", ["-1", "x=1", "'=1", "a, b", 'the "cat"'])
+def test_other_names_are_read_again_as_they_are(photos: Path, label: str) -> None:
+    (photos / "lab/cat").rename(photos / "lab" / label)
+    assert table_of_folder(photos, photos / "table.csv") == 36
+    assert label in find_dataset(str(photos / "table.csv")).classes
 
 
 def test_other_columns_and_root_are_part_of_the_name_from_which_alone_the_data_is_found_again(
@@ -108,6 +144,7 @@ def test_images_at_urls_are_read(photos: Path) -> None:
 def test_huggingface_metadata_is_read_as_a_table(photos: Path) -> None:
     write(photos / "metadata.csv", [{"file_name": row.pop("path"), **row} for row in rows_of(photos)])
     data = find_dataset(str(photos))
+    assert data.title == "photos" == data.load(image_size=8).name
     assert data.name.startswith(f"{photos.resolve()}/metadata.csv#") and len(data.load(image_size=8).labels) == 36
 
 
@@ -144,3 +181,31 @@ def test_byte_order_marks_quotes_and_blank_lines_are_read(photos: Path, start: b
     more = b'\r\n\r\n"lab/cat/001.png","a ""dog"", big",lab\r\n'
     (photos / "t.csv").write_bytes(start + GOOD.strip().encode() + more)
     assert find_dataset(str(photos / "t.csv")).classes == ('a "dog", big', "cat")
+
+
+def test_optional_columns_are_told_and_may_be_left_unread(photos: Path) -> None:
+    rows = rows_of(photos)
+    for number, row in enumerate(rows):
+        row |= {"time": "06:30", "weight": 70 + number, "animal": number // 3}
+    table = write(photos / "table.csv", rows)
+    found = check(table, Reading.of({"group": "animal"}))
+    also, groups = found.notes
+    assert also.startswith("also read: column animal as group (images that stay together), column weight as weight (")
+    assert groups == "12 groups of 36 images; the largest has 3" and found.as_json()["groups"] == 12
+    assert dw.load_dataset(table, image_size=8).weights is not None, "no time is read without bursts"
+    unread = Reading.of({"weight": ""})
+    assert check(table, unread).notes == [] and Reading.parse(str(unread)) == unread
+    assert dw.load_dataset(table, image_size=8, columns={"weight": ""}).weights is None
+    with pytest.raises(UserError, match="time '06:30' cannot be read"):
+        dw.load_dataset(table, image_size=8, bursts="time:30s")
+    with pytest.raises(UserError, match="the domain needs a column"):
+        Reading.of({"domain": ""})
+
+
+def test_an_empty_time_is_not_known(photos: Path) -> None:
+    rows = rows_of(photos)
+    for number, row in enumerate(rows):
+        row["time"] = "" if number == 0 else 1000 * (number // 2)
+    table = write(photos / "table.csv", rows)
+    data = dw.load_dataset(table, image_size=8, bursts="time:30s")
+    assert data.groups is not None and data.groups[:4].tolist() == [0, 1, 2, 2]

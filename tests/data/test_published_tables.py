@@ -256,6 +256,12 @@ def test_many_to_many_swaps_the_backgrounds_of_two_breeds(tmp_path: Path, small:
     assert cells_of(data, "Test") == {(0, b, breed): small for breed in first for b in tested[breed].split()}
 
 
+def test_datasets_are_evaluated_as_often_as_in_domainbed() -> None:
+    """Its photographs every 300 steps, where they do not keep the 100 of all datasets."""
+    often = {name for name, data in DATASETS.items() if data.scale == "image" and data.evaluate_every == 100}
+    assert often == {"Camelyon17", "FMoW", *(f"Spawrious{setting}" for setting in spawrious.SETTINGS)}
+
+
 @pytest.mark.parametrize("setting", spawrious.SETTINGS)
 def test_each_setting_has_the_published_size(setting: str) -> None:
     """3,168 images in each folder: 12,672 in a training domain, 25,344 in the test."""
@@ -272,5 +278,5 @@ def test_each_setting_has_the_published_size(setting: str) -> None:
 
 def test_a_missing_background_is_named(tmp_path: Path) -> None:
     (tmp_path / "spawrious224" / "0").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"there is no folder .*0/desert/bulldog"):
+    with pytest.raises(UserError, match=r"there is no folder .*0/dirt/bulldog"):
         DATASETS["SpawriousO2O_easy"].load(tmp_path, 8)

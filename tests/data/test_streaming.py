@@ -16,7 +16,8 @@ from domainwise.data import environments
 from domainwise.data.batches import Batches, StreamedBatches, batches_of
 from domainwise.data.environments import Environments, fits_memory
 from domainwise.data.streaming import DEPTH, chunks
-from domainwise.engine.train import Interrupted, TrainingResult, train
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import Interrupted, train
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
 from short_trainings import saved_results

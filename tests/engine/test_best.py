@@ -14,7 +14,8 @@ from domainwise.core.errors import UserError
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.recorder import Recorder
 from domainwise.engine.restore import restore
-from domainwise.engine.train import Interrupted, TrainingResult
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import Interrupted
 from domainwise.protocol.records import Record
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run

@@ -5,6 +5,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,12 @@ from torch.utils._pytree import tree_flatten
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
-from domainwise.data.augment import Augmenter
+from domainwise.data.augment import Augmenter, for_augmentation, preparation
 from domainwise.data.augmentations import AUGMENTATIONS
 from domainwise.data.batches import StreamedBatches
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
+from domainwise.data.originals import Originals
 from domainwise.engine import evaluation
 from domainwise.engine.evaluation import Evaluator, splits_to_evaluate
 from domainwise.engine.execution import Execution, capture
@@ -353,16 +355,34 @@ def test_only_networks_whose_samples_are_apart_are_padded() -> None:
     assert not is_per_sample(torch.nn.Linear(2, 2)), "a network that does not say so"
 
 
-@pytest.mark.parametrize("name", ["domainbed", "oodbench"])
-def test_augmentation_is_padded_exactly(name: str) -> None:
+AUGMENTED = [name for name, augmentation in AUGMENTATIONS.items() if augmentation is not None]
+
+
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_augmentation_is_padded_exactly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     augmenter, images = augmented(name)
+    monkeypatch.setattr(Augmenter, "at_once", staticmethod(lambda _: True))
     numbers = augmenter.draw(len(images))
     plain = augmenter.augment(images, numbers)
     assert torch.equal(padded(augmenter.augment)(images, numbers), plain)
 
 
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_augmentation_is_the_same_operations_in_every_step_and_does_not_wait(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    augmenter, images = augmented(name)
+    monkeypatch.setattr(Augmenter, "at_once", staticmethod(lambda _: True))
+    seen = []
+    for _ in range(3):
+        with Watch(False) as watch:
+            result = augmenter(images)
+        seen.append(watch.seen)
+    assert seen[0] == seen[1] == seen[2] and result.isfinite().all()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["domainbed", "oodbench"])
+@pytest.mark.parametrize("name", AUGMENTED)
 def test_augmentation_compiles(name: str) -> None:
     augmenter, images = augmented(name)
     numbers = augmenter.draw(len(images))
@@ -373,14 +393,16 @@ def test_augmentation_compiles(name: str) -> None:
 
 
 def augmented(name: str) -> tuple[Augmenter, Tensor]:
-    """An augmenter, and five images for it."""
+    """An augmenter, and five images for it, or their places."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 3, 20, 16), dtype=torch.uint8, generator=generator)
     labels = torch.zeros(5, dtype=torch.int64)
     environments = Environments.from_arrays({"a": (images, labels)}, classes=["x"])
-    augmentation = AUGMENTATIONS[name]
-    assert augmentation is not None
-    return Augmenter(augmentation, environments, generator), images
+    originals = Originals.of(images.flatten(), [(20, 16), (16, 20), (20, 16), (10, 32), (16, 20)])
+    environments = for_augmentation(name, replace(environments, open_originals=lambda: originals))
+    augmenter = preparation(name, environments, generator)
+    assert augmenter is not None
+    return augmenter, images if environments.originals is None else originals.places
 
 
 @pytest.mark.slow

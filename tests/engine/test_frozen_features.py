@@ -148,11 +148,40 @@ def test_every_image_is_computed_once_wherever_it_appears(tiny: Path) -> None:
     assert TinyFeatures.images == 8, "one new image, in a chunk that is filled up"
 
 
+def test_probes_of_several_runs_compute_every_image_once(tiny: Path) -> None:
+    classifiers = []
+    for trial, computed in ((0, 64), (1, 0)):  # in chunks of 8, the last of which is filled up
+        run = replace(plan(tiny, start="probe", freeze=""), trial=trial)
+        TinyFeatures.images = 0
+        features = frozen_features.frozen_features(run, images(), CPU)
+        probed = Session(run, images(), CPU, features=features).algorithm.network.classifier.weight
+        assert TinyFeatures.images == computed
+        without = Session(run, images(), CPU).algorithm.network.classifier.weight
+        torch.testing.assert_close(probed, without, rtol=1e-3, atol=1e-4)
+        classifiers.append(probed)
+    assert not torch.equal(*classifiers), "other images are held out"
+
+
 def test_other_weights_have_other_features(tiny: Path, tmp_path: Path) -> None:
     first = dw.extract_features(images(), "tiny", weights=tiny, device="cpu").images
     other = tmp_path / "other.safetensors"
     save_file(TinyFeatures((3, 8, 8)).state_dict(), other)
     assert not torch.allclose(dw.extract_features(images(), "tiny", weights=other, device="cpu").images, first)
+
+
+@pytest.mark.parametrize(
+    "changed", [(torch, "__version__", "9.9.0"), (frozen_features, "device_name", lambda _: "another processor")]
+)
+def test_another_torch_or_processor_computes_anew(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, changed: tuple[object, str, object]
+) -> None:
+    """The record of a run names both: it must not have used features that others have made."""
+    dw.extract_features(images(), "tiny", weights=tiny, device="cpu")
+    frozen_features._recent.clear()
+    TinyFeatures.images = 0
+    monkeypatch.setattr(*changed)
+    dw.extract_features(images(), "tiny", weights=tiny, device="cpu")
+    assert TinyFeatures.images
 
 
 def test_an_interrupted_computation_continues_and_damage_is_computed_again(

@@ -6,14 +6,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Algorithm
+from domainwise.data.catalogue import DATASETS
+from domainwise.data.environments import Environments
 from domainwise.engine import best
 from domainwise.engine.optimisation import LearningRates, clip_gradients
+from domainwise.engine.probe_start import fit_classifier
 from domainwise.engine.session import Session
 from domainwise.engine.train import Interrupted
 from domainwise.nets.network import Network, network
@@ -257,15 +261,34 @@ def test_a_probed_classifier_is_the_best_linear_one_and_the_features_are_untouch
     parts = [(body(few().images[rows].double() / 255), few().labels[rows]) for rows in training_rows(run)]
     z = torch.cat([z for z, _ in parts]).detach()
     std = z.std(0, unbiased=False)
+    std = std.maximum(0.1 * std.pow(2).mean().sqrt())
     scaled = (head.weight.detach() * std).requires_grad_()  # the classifier of standardised features
     shift = (head.bias.detach() + head.weight.detach() @ z.mean(0)).requires_grad_()
     loss = 0.01 / 2 * scaled.pow(2).sum()
     for part, y in parts:
-        standard = torch.where(std > 0, (part.detach() - z.mean(0)) / std, 0.0)
-        logits = standard @ scaled.T + shift
+        logits = (part.detach() - z.mean(0)) / std @ scaled.T + shift
         loss = loss + sum(logits[i].exp().sum().log() - logits[i, y[i]] for i in range(len(y))) / len(y) / len(parts)
     gradients = torch.autograd.grad(loss, [scaled, shift])
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-5
+
+
+def test_a_probe_on_random_features_holds_on_an_unseen_domain() -> None:
+    """There some features hardly vary on the training images, and are far from their mean on others."""
+    run = replace(plan_run("BackgroundDigits", "ERM", [0]), start="probe")
+    data = DATASETS[run.dataset].load()
+    probed = Session(run, data, CPU)
+    rows = data.rows("scene1")
+    with torch.no_grad():
+        answers = probed.algorithm.eval().predict(probed.environments.normalise(data.images[rows])).argmax(1)
+    assert float((answers == data.labels[rows]).double().mean()) > 0.4, "chance is 0.1"
+
+
+def test_a_probe_of_features_that_do_not_vary_knows_the_classes_shares() -> None:
+    data = Environments.from_arrays({"a": (np.ones((4, 3), np.float32), np.array([0, 0, 0, 1]))})
+    net = Network(nn.Identity(), 2, feature_size=3)
+    fit_classifier(net, data, [torch.arange(4)])
+    assert torch.equal(net.classifier.weight, torch.zeros(2, 3))
+    torch.testing.assert_close(net.classifier.bias.softmax(0), torch.tensor([0.75, 0.25]), rtol=1e-4, atol=0)
 
 
 def test_a_probed_run_starts_better_and_continues_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

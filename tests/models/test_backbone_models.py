@@ -97,6 +97,8 @@ def test_a_comparison_of_probes_as_documented(
     assert refused.status == 2 and "all that CORAL adds happens in the features" in refused.err.splitlines()[-1]
     written = domainwise("features", *data[1:], "--out", "vectors", "--device", "cpu")
     assert written.status == 0 and "30 images, 16 features each" in written.out, written.err
+    written = domainwise("features", *data[1:], "--out", "new/folder/x.safetensors", "--device", "cpu")
+    assert written.status == 0 and Path("new/folder/x.safetensors").is_file(), written.err
     compared = domainwise("compare", "--dataset", "vectors", "--network", "linear", *small, "--json")
     assert compared.status == 0 and json.loads(compared.out)["table"]["rows"][2]["method"] == "DAT", compared.err
     assert "ERM, CORAL, DAT" in domainwise("compare", "--dataset", "vectors", *small, "--dry-run").err

@@ -116,7 +116,7 @@ def test_the_same_request_finds_the_same_plan(
 def test_runs_that_began_without_a_budget_go_on(data: Path, tmp_path: Path) -> None:
     plan = comparison(data)
     plan.save(tmp_path / "runs")
-    assert fitted(plan, tmp_path / "runs", 0.1) == Budgeted(plan, fitted(plan, tmp_path / "runs", 0.1).asked)
+    assert fitted(plan, tmp_path / "runs", 0.1) == Budgeted(plan, fitted(plan, tmp_path / "runs", 0.1).requested)
 
 
 @pytest.mark.usefixtures("clock")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import domainwise as dw
 from domainwise.core.errors import UserError
@@ -26,7 +26,8 @@ from domainwise.protocol.selection import Method
 from domainwise.reports.publish import comparable_runs, publish, unpack
 from domainwise.sweeps.plan import saved_plans
 from domainwise.sweeps.tables import table
-from small_sweeps import soup_sweep
+from shown_progress import recorded_progress
+from small_sweeps import register_tiny_norm, soup_sweep, trained_runs
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, 3, 16, 16), np.uint8)
 ALL = RunsWanted()
@@ -35,11 +36,6 @@ ALL = RunsWanted()
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return soup_sweep(tmp_path_factory.mktemp("soup"))
-
-
-def trained_runs(sweep: Path) -> list[RunFolder]:
-    (plan,) = saved_plans(sweep)
-    return [RunFolder(sweep, run) for run in plan.runs()]
 
 
 def weights(model: dw.Model) -> dict[str, Tensor]:
@@ -186,6 +182,10 @@ def test_combinations_are_rows_beside_their_runs(sweep: Path, tmp_path: Path) ->
     assert [str(row.method) for row in table(tmp_path / "published")[0].rows] == names
     assert unpack(tmp_path / "published", tmp_path / "again") == (5, 0)
     assert [str(row.method) for row in table(tmp_path / "again")[0].rows] == names
+    assert not list(combine([tmp_path / "again"], "uniform soup", ALL, "cpu")), "what is recorded stays as it is"
+    for other in (lambda again: list(combine([again], "greedy soup", ALL, "cpu")), dw.soup):
+        with pytest.raises(UserError, match=r"model.safetensors is missing: delete"):
+            other(tmp_path / "again")
     with pytest.raises(UserError, match="which have no weights"):
         dw.soup(tmp_path / "published")
     with pytest.raises(UserError, match=r"is made of 3 runs, not trained"):
@@ -223,18 +223,7 @@ def test_a_combination_of_averages(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_stays_registered")
 def test_learning_batch_norm_gets_statistics_of_the_mean_weights(tmp_path: Path) -> None:
-    @dw.network("tiny-norm")
-    class TinyNorm(nn.Sequential):
-        """One convolution with BatchNorm."""
-
-        out_features = 3
-
-        def __init__(self, shape: tuple[int, ...]) -> None:
-            super().__init__(
-                nn.Conv2d(shape[0], 3, 3, stride=4), nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-            )
-
-    sweep = soup_sweep(tmp_path, network="tiny-norm", draws=2)
+    sweep = soup_sweep(tmp_path, network=register_tiny_norm(), draws=2)
     (made,) = combine([sweep], "uniform soup", ALL, "cpu")
     name = "network.features.1.running_var"
     parts = [saved_weights(RunFolder(sweep, member.run)).tensors[name] for member in made.members]
@@ -245,6 +234,8 @@ def test_learning_batch_norm_gets_statistics_of_the_mean_weights(tmp_path: Path)
     made.algorithm.train()
     with estimated_statistics(made.algorithm, fresh_batches(run, data, rows, 4, stream_keys(run))):
         torch.testing.assert_close(made.algorithm.state_dict()[name], found)
+    for part, folder in zip(parts, trained_runs(sweep), strict=True):
+        assert torch.equal(weights(dw.soup(folder.path, device="cpu"))[name], part), "one run keeps its own"
 
 
 Arrange = Callable[[Path], object]
@@ -294,3 +285,10 @@ def test_what_is_wanted_of_a_sweep(sweep: Path) -> None:
         dw.soup(sweep, test_domain="attic")
     named = dw.soup(sweep, algorithm="ERM (mild)", test_domain="clinic", trial=0, device="cpu")
     assert named.domains == ("lab", "street")
+
+
+def test_every_run_is_progress(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = recorded_progress(monkeypatch)
+    made = list(combine([sweep], "ensemble", ALL, "cpu"))
+    runs = sum(len(one.members) for one in made)
+    assert shown["ensemble: runs"] == [runs, runs]

@@ -1,5 +1,6 @@
 """DFR: the last layer trained anew on balanced held-out samples, against an independent float64 solution."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,10 @@ def test_a_rare_group_gains_and_the_model_is_one_like_any_other(
     assert "last layer trained anew (DFR) on 600 held-out samples of 4 groups" in made.weights
     assert "accuracy" not in made.card.training and "unseen" not in made.card.training and made.card.calibration is None
     made.save(tmp_path / "m")
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "no domain was left out" not in card + made.unseen and "the last layer was trained anew" in card
+    one = done["groups"][1]
+    assert f"| north | fox | {one['samples']} | {100 * one['before']:.1f} | {100 * one['after']:.1f} |" in card
     again = load_model(tmp_path / "m", device="cpu")
     np.testing.assert_array_equal(again.predict_proba(biased.images[:9]), made.predict_proba(biased.images[:9]))
     assert np.allclose(again.features(biased.images[:9]), erm.features(biased.images[:9])), "the features stay"
@@ -176,6 +181,7 @@ def test_the_command(photos: Path, tmp_path: Path, domainwise: Command) -> None:
     assert trained.status == 0, trained.err
     made = domainwise("dfr", "model", "--data", photos, "--out", "new", "--device", "cpu")
     assert made.status == 0 and "worst group" in made.out and "clinic" in made.out, made.err
+    assert re.search(r"new: weights of step \d, selected by .*; last layer trained anew", made.out), made.out
     assert domainwise("predict", "new", photos / "lab", "--device", "cpu").status == 0
     again = domainwise("dfr", "new", "--data", photos, "--out", "newer", "--device", "cpu")
     assert again.is_one_line_error and "holds only samples that the model was trained on" in again.err

@@ -13,8 +13,9 @@ from domainwise.engine.session import Session
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.saved_weights import saved_weights
 from domainwise.reports.interpolation import interpolation_figure
+from shown_progress import recorded_progress
 from small_datasets import make_folder
-from small_sweeps import TINY
+from small_sweeps import TINY, register_tiny_norm, soup_sweep, trained_runs
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,16 @@ def test_the_ends_of_the_line_are_start_and_end_of_the_training(run_folder: RunF
     records, _ = run_folder.read()
     at_end = {(row.domain, row.split): row.accuracy for row in records if row.step == saved_weights(run_folder).step}
     assert {part: one.accuracy for part, one in found.points[-1].scores.items()} == at_end
+
+
+@pytest.mark.usefixtures("nothing_stays_registered")
+def test_learning_batch_norm_gets_statistics_between_the_ends_alone(tmp_path: Path) -> None:
+    folder = trained_runs(soup_sweep(tmp_path, network=register_tiny_norm(), draws=1))[0]
+    found = dw.interpolate(folder.path, device="cpu", alphas=(0, 0.5, 1))
+    name = "network.features.1.running_var"
+    start, middle, end = (found.model(alpha, "cpu").algorithm.state_dict()[name] for alpha in (0, 0.5, 1))
+    assert torch.equal(start, torch.ones(3)) and torch.equal(end, saved_weights(folder).tensors[name])
+    assert not torch.allclose(middle, (start + end) / 2)
 
 
 def test_the_choice_looks_at_training_domains_alone_and_prefers_the_end(run_folder: RunFolder) -> None:
@@ -106,3 +117,9 @@ def test_points_outside_of_the_line(run_folder: RunFolder, alphas: tuple[float, 
 def test_neither_run_nor_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is neither a run nor a model"):
         dw.interpolate(tmp_path)
+
+
+def test_every_point_is_progress(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = recorded_progress(monkeypatch)
+    dw.interpolate(run_folder.path, alphas=(0, 0.5, 1), device="cpu")
+    assert shown["points between start and end"] == [3, 3]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import log_loss
 
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
+from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.train import train
+from domainwise.models.calibrate import calibrate
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.protocol.averages import AVERAGES
+from domainwise.protocol.calibration import Outcomes, expected_calibration_error
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import HELD_OUT
 from domainwise.sweeps.plan_run import plan_run
@@ -369,3 +374,28 @@ def test_a_model_of_averaged_weights_predicts_as_they_were_evaluated(
     assert all(torch.equal(value, saved[name]) for name, value in model.algorithm.state_dict().items())
     best = dw.fit(table(), "ERM", test_domains="c", out=tmp_path, average=average, save="best", **settings)
     assert best.weights.startswith("weights of step "), "that of the training itself"
+
+
+def test_evaluation_measures_every_metric_of_the_samples_it_counts(data: dw.Environments) -> None:
+    model = dw.fit(data, "ERM", test_domains="street", **QUICK)
+    groups = torch.arange(len(data.labels)) // 15
+    result = model.evaluate(replace(data, groups=groups))
+    for domain, score in result.domains.items():
+        rows = data.rows(domain)
+        rows = rows[~torch.isin(fingerprints(data.images[rows]), model.trained_on)]
+        p, y = model.predict_proba(data.images[rows]).astype(np.float64), data.labels[rows].numpy()
+        p /= p.sum(1, keepdims=True)
+        assert score.scores is not None and score.samples == len(rows) and score.scores.accuracy == score.accuracy
+        assert score.scores.loss == pytest.approx(log_loss(y, p, labels=range(len(data.classes))), abs=1e-5)
+        assert score.scores.balanced_accuracy == pytest.approx(np.mean([*score.classes.values()]), abs=1e-5)
+        outcomes = Outcomes.of(np.log(p), y)
+        assert score.scores.calibration_error == pytest.approx(expected_calibration_error(outcomes), abs=1e-4)
+    assert result.domains["street"].scores is not None and result.domains["street"].scores.worst_group is not None
+    told = result.as_json()["domains"]["street"]["metrics"]
+    assert told["macro_f1"] == result.domains["street"].scores.macro_f1
+    assert "calibration error, per cent" in result.metrics_table().headings
+    before = result.domains["street"].scores.loss
+    model = calibrate(model, data=data)
+    after = model.evaluate(data).domains["street"].scores
+    assert model.temperature != 1 and after is not None and after.loss != before, "of calibrated probabilities"
+    assert "lowest accuracy of a group" not in " ".join(model.evaluate(data).metrics_table().headings)

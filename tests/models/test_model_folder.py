@@ -18,6 +18,7 @@ import torch
 
 import domainwise as dw
 from domainwise.algorithms import ALGORITHMS
+from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import checksum
 from domainwise.models.card import Card
@@ -73,6 +74,52 @@ def test_the_round_trip_changes_no_bit_of_a_model_of_vectors(tmp_path: Path) -> 
     assert (
         dw.load_model(model.save(tmp_path), device="cpu").predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, 5) for name in ("weights", "unseen", "run", "made_of", "last_layer", "steps_chosen_by")],
+        *[("seconds", value) for value in ("x", None, -1)],
+        *[("weights", value) for value in ({}, {"step": "x", "selected": True}, {"step": 1, "selected": True, "a": 1})],
+        ("weights", {"step": 1, "selected": True, "averaged": {"average": "sma"}}),
+        *[("unseen", value) for value in ("x", {"mean": 1.0}, [1])],
+        *[("made_of", {"a": 1}), ("last_layer", {"words": 5}), ("run", {"steps": "x"})],
+    ],
+)
+def test_wrong_values_of_the_training_are_refused(saved: Path, name: str, value: object) -> None:
+    change(saved, lambda card: card["training"].update({name: value}))
+    with pytest.raises(UserError, match=f'"training.{name}.*: restore it'):
+        dw.load_model(saved, device="cpu")
+
+
+@pytest.mark.parametrize("write", ["the card", "the replacement"])
+def test_saving_again_and_being_interrupted_leaves_one_whole_model(
+    model: dw.Model, saved: Path, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {name: tensor + 1 for name, tensor in model.algorithm.state_dict().items()}
+    other = dw.Model(model.card, weights, model.reference, "cpu", model.trained_on)
+    known, calls = files.write, []
+
+    def interrupted_at_the_card(path: Path, data: bytes) -> None:
+        if path.name == CARD:
+            raise KeyboardInterrupt
+        known(path, data)
+
+    def interrupted_at_the_end(_: Path) -> None:
+        calls.append("at the start or the end")
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        if write == "the card":
+            patched.setattr(files, "write", interrupted_at_the_card)
+        else:
+            patched.setattr(files, "complete_replacement", interrupted_at_the_end)
+        other.save(saved)
+    whole = model if write == "the card" else other
+    assert dw.load_model(saved, device="cpu").predict_proba(IMAGES).tobytes() == whole.predict_proba(IMAGES).tobytes()
+    assert not list(saved.glob(".replacement*"))
 
 
 @pytest.mark.slow

@@ -19,12 +19,14 @@ from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import load_environments, save_environments, saved_dataset, with_fingerprint
 from domainwise.engine.session import Session
 from domainwise.models.compare import compare, comparison
-from domainwise.models.search import finished_curves, ranked_candidates
+from domainwise.models.search import check_metric, finished_curves, ranked_candidates
 from domainwise.models.tune import choose
+from domainwise.models.unseen import describe_estimate, unseen_estimate
 from domainwise.protocol.metrics import METRICS
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import Method
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command
 from domainwise.sweeps.plan import Plan, plan_sweep, saved_plans
@@ -228,6 +230,34 @@ def test_another_metric_selects_compares_and_is_shown(tmp_path: Path) -> None:
     assert found.gaps["DAT"].gain > 0.5 > 0 > found.gaps["DAT"].mean and "negative log-likelihood" in found.table.title
     with pytest.raises(UserError, match="worst-group is not known"):
         comparison(plan, tmp_path, metric=METRICS["worst-group"])
+
+    told = unseen_estimate(finished_curves(plan.runs(), tmp_path), Method("DAT"), METRICS["nll"])
+    assert told is not None and told["worst"]["mean"] == max(told["domains"].values()), "lower is better"
+    assert told["mean"] == pytest.approx(0.7, abs=0.05), "candidate 0 at step 0: the lowest loss"
+    words = describe_estimate(told)
+    assert words.startswith(f"negative log-likelihood on unseen domains {told['mean']:.3f} ± ") and "%" not in words
+    assert words.endswith("; selected by training-domain validation of negative log-likelihood")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"), [(0, "has no groups"), (6, r"/b, split out of trial 0: its largest group has 6 samples")]
+)
+def test_a_metric_that_groups_are_too_small_for_is_refused_before_training(
+    size: int, message: str, tmp_path: Path
+) -> None:
+    data = table()
+    grouped = replace(data, groups=torch.arange(len(data.labels)) // size) if size else data
+    with pytest.raises(UserError, match=message) as refused:
+        compare(grouped, "ERM", metric="worst-group", steps=2, device="cpu", out=tmp_path)
+    assert "in every evaluated split one of at least 10 samples" in str(refused.value)
+    assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_groups_that_are_large_enough_are_not_refused(tmp_path: Path) -> None:
+    data = table()
+    named = with_fingerprint(replace(data, groups=torch.arange(len(data.labels)) // 10))
+    saved = saved_dataset(save_environments(named, tmp_path / "data"))
+    check_metric(plan_sweep(saved.name, ("ERM",), search="candidates"), METRICS["worst-group"], None)
 
 
 def test_averaged_weights_are_rows_and_may_be_what_to_ship(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from attacks import damage, invocations, tries  # noqa: E402
 from attacks.tries import Answer, classify  # noqa: E402
 from commands import Command  # noqa: E402
+from domainwise.core.parsing import checksum  # noqa: E402
 
 WHOLE = Answer(0, "table", "3 runs", "a 1")
 
@@ -53,6 +54,26 @@ def test_a_seed_repeats_the_same_damage(harm: damage.Damage, tmp_path: Path) -> 
         contents.append((what, file.read_bytes() if file.exists() else None))
     assert contents[:20] == contents[20:]
     assert sum(content != text.encode() for _, content in contents[:20]) > 15
+
+
+def test_directed_damage_changes_the_named_part_alone_and_its_checksum_fits(tmp_path: Path) -> None:
+    file, whole = tmp_path / "model.json", {"classes": ["a", "b"], "training": {"seconds": 1.5, "weights": {"step": 3}}}
+    for seed in range(20):
+        file.write_text(json.dumps(whole | {"checksum": checksum(whole)}))
+        what = damage.damage_values(file, random.Random(seed), forged=True, part="training")
+        if "nested" in what:
+            continue
+        found = json.loads(file.read_text())
+        assert found.pop("checksum") == checksum(found) and found["classes"] == whole["classes"]
+        assert what.startswith("line 1, /training") and found.get("training") != whole["training"], what
+
+
+def test_a_damaged_table_differs_in_a_cell(tmp_path: Path) -> None:
+    file = tmp_path / "photos.csv"
+    for seed in range(20):
+        file.write_text("path,label\na.png,cat\n")
+        what = damage.damage_values(file, random.Random(seed))
+        assert what.startswith("row ") and file.read_bytes() != b"path,label\na.png,cat\n"
 
 
 QUICK = (

@@ -1,7 +1,9 @@
 """Benchmarks are run by hand, often on a machine lent for minutes: here each is at least found to load."""
 
 import importlib.util
+import json
 import random
+import statistics
 from pathlib import Path
 from types import ModuleType
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from documents import ROOT
 from domainwise import ALGORITHMS
 
 BENCHMARKS = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
@@ -38,6 +41,22 @@ def test_the_control_of_pacs_sees_nothing_outside_its_crop(monkeypatch: pytest.M
     inside[10:290, 10:290] = pixels[10:290, 10:290]
     seen = [np.asarray(control.augmented(Image.fromarray(one), random.Random(1))) for one in (pixels, inside)]
     assert (seen[0] == seen[1]).all()
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, list[float]]:
+    """{method: its step as a multiple of ERM's, on every network that it can train}."""
+    cases = json.loads((ROOT / "results" / "bench" / "method-costs.json").read_text())["cases"]
+    found = {name: [case["times_erm"].get(name) for case in cases] for name in ALGORITHMS}
+    assert [(name, ratios.index(None)) for name, ratios in found.items() if None in ratios] == [("ARM", 0)]
+    assert cases[0]["network"] == "mlp"
+    return {name: [ratio for ratio in ratios if ratio is not None] for name, ratios in found.items()}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_a_step_is_said_to_cost_is_near_what_was_measured(name: str, costs: dict[str, list[float]]) -> None:
+    """`passes` is one number for all networks; estimates of time go by it."""
+    assert ALGORITHMS[name].passes == pytest.approx(statistics.median(costs[name]), rel=0.2)
 
 
 def test_every_planted_mistake_still_fits_the_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

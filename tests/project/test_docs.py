@@ -247,6 +247,18 @@ def test_the_tutorial_on_tables_takes_a_camera_trap_with_faults_from_check_to_se
     assert set(counts) == {"forest", "river", "street"} and all(0 < c["fox"] < c["deer"] for c in counts.values())
 
 
+def test_the_python_of_the_tutorial_on_tables_reads_the_same_faults(
+    traps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(traps)
+    monkeypatch.setenv("DOMAINWISE_CACHE", str(traps / ".cache"))
+    last = [one for one in blocks(ROOT / "docs" / "tutorial-tables.md") if one.kind == "python"][-1]
+    names: dict[str, Any] = {}
+    exec(compile(last.text, "tutorial-tables.md", "exec"), names)
+    listed = len((traps / "traps.csv").read_text().splitlines()) - 1
+    assert len(names["data"].images) == listed - 2 and (traps / "model" / "model.json").is_file()
+
+
 def test_no_code_hides_in_indented_blocks() -> None:
     for page in PAGES:
         hidden = re.findall(r"\n\n(?: {4}|\t).*", BLOCK.sub("", page.read_text(encoding="utf-8")))

@@ -21,6 +21,7 @@ from evidence_tables import verdict
 from generated_docs import NO_BREAK, PLACE, answer, filled
 from handmade_records import COLOURS, colours, write_done_run, write_sweep
 from published_results import Library
+from result_tables import records
 
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) if PLACE.search(page.read_text())]
 
@@ -124,6 +125,13 @@ def test_a_leaderboard_has_the_best_first_and_says_how_to_repeat_it(root: Path) 
         "Records: [`results/cmnist`](../results/cmnist/runs.jsonl.gz). "
         f"Repeat all: `{again}`; DAT alone: `{again} ONLY=DAT OPTIONS='--hparams 2 --trials 2'`."
     )
+
+
+def test_rows_with_several_numbers_of_draws_are_repeated_with_those_of_their_experiment(root: Path) -> None:
+    entries = Library(root)("cmnist").leaderboard.ranked("oracle")
+    mild = [replace(one, rows={name: replace(row, draws=4) for name, row in one.rows.items()}) for one in entries]
+    assert "ONLY=DAT OPTIONS='--hparams 2 --trials 2'" in records("cmnist", "DAT", entries)
+    assert "ONLY=DAT OPTIONS='--trials 2'" in records("cmnist", "DAT", [*entries, *mild])
 
 
 def test_differences_over_steps_and_draws(root: Path) -> None:

@@ -28,6 +28,15 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             assert anchor in anchors(target), f"{link.target}: no such heading among {sorted(anchors(target))}"
 
 
+def test_every_benchmark_record_is_there_and_says_how_it_was_made() -> None:
+    """The README of the folder has a line for each file, with the script that wrote it."""
+    folder = ROOT / "results" / "bench"
+    lines = (folder / "README").read_text(encoding="utf-8").splitlines()
+    assert sorted(line.partition(": ")[0] for line in lines) == sorted({p.name for p in folder.iterdir()} - {"README"})
+    scripts = re.findall(r"benchmarks/\w+\.py", "\n".join(lines))
+    assert scripts and all((ROOT / script).is_file() for script in scripts)
+
+
 SERVED = "127.0.0.1:8000"
 """Where `domainwise serve` answers."""
 

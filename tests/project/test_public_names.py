@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import domainwise as dw
 from documents import ROOT
+from domainwise.protocol.runs import RECIPE
 
 
 @pytest.mark.parametrize("name", dw.__all__)
@@ -21,6 +23,11 @@ def test_the_page_of_the_python_interface_has_every_public_name(name: str) -> No
     page = (ROOT / "docs" / "api.md").read_text()
     named = re.search(rf"(auto\w+:: domainwise|`dw)\.{name}\b", page)
     assert named or f".. automodule:: {getattr(dw, name).__module__}\n" in page
+
+
+@pytest.mark.parametrize("function", [dw.fit, dw.tune])
+def test_docstrings_name_every_option_of_the_recipe(function: Callable[..., object]) -> None:
+    assert set(RECIPE) <= set(re.findall(r"\w+", function.__doc__ or ""))
 
 
 def test_completion_offers_public_names_alone() -> None:

@@ -84,7 +84,7 @@ def test_averaged_weights_say_what_they_are() -> None:
     unselected = replace(sma, selected=False)
     assert describe_average(unselected) == "weights averaged over steps 100 to 250 (SMA), up to the last step"
     early = AveragedSteps("sma", 20, 20, 20, False)
-    assert describe_average(early) == "weights of step 20 alone (SMA averages from step 100 on), the last step"
+    assert describe_average(early) == "weights of step 20 alone (SMA had no other step to average yet), the last step"
     ema = AveragedSteps("ema", 0, 250, 250, True)
     assert describe_average(ema).startswith("weights exponentially averaged over steps 0 to 250 (EMA), selected")
     swad = AveragedSteps("swad", 40, 210, 300, True)

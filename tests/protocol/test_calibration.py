@@ -77,3 +77,24 @@ def test_sets_cover_exchangeable_samples_within_their_bounds() -> None:
 
 def test_expected_calibration_error_by_hand() -> None:
     assert c.expected_calibration_error(outcomes([0.95, 0.95, 0.55, 0.55], [1, 1, 1, 0])) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.99])
+def test_so_many_samples_are_needed_for_sets(level: float) -> None:
+    n = c.samples_needed(level)
+    assert c.set_threshold({"a": outcomes([0.7] * n, [1] * n)}, level) == 0.7
+    assert n == 1 or c.set_threshold({"a": outcomes([0.7] * (n - 1), [1] * (n - 1))}, level) == 0.0
+
+
+def test_a_temperature_at_its_limit_and_a_worse_error_are_told() -> None:
+    sure = np.tile([[0.0, 1.0]], (30, 1)), np.ones(30, np.int64)
+    found, _ = c.calibrate_logits({"lab": sure, "field": sure}, "unseen")
+    (told,) = found.warnings
+    assert told.startswith("the temperature 0.05 is the lowest that is tried") and told.endswith("lab has 30")
+    wrong = sure[0], np.tile([0, 1], 15)
+    (told,) = c.calibrate_logits({"lab": (30 * wrong[0], wrong[1])}, "unseen")[0].warnings
+    assert "the temperature 50 is the highest" in told
+    worse = c.Calibration(1.2, "held-out", {"lab": 7}, (1.0, 0.9), (0.115, 0.254))
+    (told,) = worse.warnings
+    assert "rose from 11.5 to 25.4 %" in told and told.endswith("calibrate on more samples: lab has 7")
+    assert not c.Calibration(1.2, "held-out", {"lab": 7}, (1.0, 0.9), (0.254, 0.115)).warnings

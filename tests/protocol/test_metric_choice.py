@@ -8,14 +8,12 @@ import pytest
 
 from domainwise.core.errors import UserError
 from domainwise.protocol.metrics import ACCURACY, METRICS, find_metric
-from domainwise.protocol.records import Record, Status
-from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.selection import Curve, select
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.published import PublishedRun
 from domainwise.sweeps.reading import parse_records
 from domainwise.sweeps.tables import table
-from handmade_records import STEPS, a_run, colours, rows, write_done_run
+from handmade_records import STEPS, a_measured_run, a_run, colours, rows, write_done_run
 
 
 def measured(values: dict[str, dict[str, list[float]]]) -> Curve:
@@ -74,21 +72,6 @@ def test_one_domain_has_no_worst_and_old_records_no_subgroup() -> None:
     assert step(alone, "worst-domain") is None and step(alone, "training-domain") == 0
 
 
-def a_measured_run(folder: Path, algorithm: str, loss: float, trial: int = 0, unseen: str = "+90%") -> RunFolder:
-    run = colours(algorithm, unseen, trial=trial)
-    made = RunFolder(folder, run)
-    made.create()
-    parts = [(d, "out") for d in run.train_domains] + [(unseen, "in"), (unseen, "out")]
-    made.append(
-        [
-            Record(run.id, 20, *part, 0.5, loss + trial / 100, 1.0, 0.7, None, 0.5, 0.25, 0.75, 0.125, 0.0, 0.25)
-            for part in parts
-        ]
-    )
-    made.append([Status(run.id, 20, "done", "")])
-    return made
-
-
 def test_tables_of_another_metric(tmp_path: Path) -> None:
     for trial in range(2):
         a_measured_run(tmp_path, "ERM", 0.9, trial)
@@ -113,6 +96,8 @@ def test_no_run_with_the_metric_is_an_error(tmp_path: Path) -> None:
     write_done_run(tmp_path, colours("DAT", "+90%"), 0.6)
     with pytest.raises(UserError, match="no run there has recorded macro-f1"):
         table(tmp_path, metric="macro-f1")
+    with pytest.raises(UserError, match=r"recorded worst-group \(it needs groups, .* at least 10 samples\); train"):
+        table(tmp_path, metric="worst-group")
     with pytest.raises(UserError, match="unknown metric"):
         find_metric("acuracy")
 
@@ -129,6 +114,6 @@ def test_all_fields_come_back_from_columns_and_from_published_lines(tmp_path: Pa
     for metric in METRICS.values():
         for part in read.accuracy:
             values = [
-                curve.values(metric)[part].tolist() for curve in (read, Curve.of(folder.run, records), again.curve)
+                curve.values(metric)[part].tolist() for curve in (read, Curve.of(folder.run, records), again.curves[0])
             ]
             assert values[0] == values[1] == values[2]

@@ -35,24 +35,26 @@ def test_factors_of_short_runs_are_in_range(schedule: str, steps: int) -> None:
     assert max(factors) == 1.0 and min(factors) > 0
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"start": "prob"}, "unknown start 'prob': did you mean 'probe'?"),
-    ({"freeze": "head"}, "unknown part to freeze 'head': known: features"),
-    ({"lr_schedule": "cosin"}, "unknown learning rate schedule 'cosin': did you mean 'cosine'?"),
-    ({"early_stop": -1}, "early_stop must be at least 0, not -1"),
-    ({"early_stop": 3, "held_out": 0.0}, "early_stop needs held-out samples"),
-    ({"early_stop": 3, "average": "swad"}, "swad averages up to an end that it finds itself: leave out early_stop"),
-    ({"clip_gradient": -1.0}, "clip_gradient must be a finite number of at least 0, not -1.0"),
-    ({"clip_gradient": math.nan}, "clip_gradient must be a finite number"),
-    ({"clip_gradient": math.inf}, "clip_gradient must be a finite number"),
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"start": "prob"}, "unknown start 'prob': did you mean 'probe'?", ""),
+    ({"freeze": "all"}, "unknown part to freeze 'all': known: features, none", ""),
+    ({"lr_schedule": "cosin"}, "unknown learning rate schedule 'cosin': did you mean 'cosine'?", ""),
+    ({"early_stop": -1}, "early_stop must be at least 0, not -1", "early_stop"),
+    ({"early_stop": 3, "held_out": 0.0}, "early_stop needs held-out samples", "early_stop"),
+    ({"early_stop": 3, "average": "swad"}, "swad averages up to an end that it finds itself", "early_stop"),
+    ({"clip_gradient": -1.0}, "clip_gradient must be a finite number of at least 0, not -1.0", "clip_gradient"),
+    ({"clip_gradient": math.nan}, "clip_gradient must be a finite number", "clip_gradient"),
+    ({"clip_gradient": math.inf}, "clip_gradient must be a finite number", "clip_gradient"),
 ]
+"""Options, the error, and the option that it names."""
 
 
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_a_recipe_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("options", "message", "argument"), BAD)
+def test_a_recipe_that_cannot_be_is_refused(options: dict[str, Any], message: str, argument: str) -> None:
     with pytest.raises(UserError) as error:
         plan_run("BackgroundDigits", "ERM", [0], **options)
     assert message in str(error.value) and "\n" not in str(error.value)
+    assert error.value.argument == argument
 
 
 OF_FEATURES = [name for name, method in ALGORITHMS.items() if method.moves_features]

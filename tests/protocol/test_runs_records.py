@@ -20,7 +20,7 @@ from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
 from domainwise.protocol.records import PenaltyRecord, Record, Status, row_values
 from domainwise.protocol.run_folder import RunFolder
-from domainwise.protocol.runs import FORMAT, Run, added
+from domainwise.protocol.runs import FORMAT, Run, added, identity
 from domainwise.sweeps.plan_run import plan_run
 
 PLAN = "plan_run('BackgroundDigits', 'DAT', ['scene3', 1], hparams={'eps': 2, 'norm': 'linf'}, trial=2, seed=7)"
@@ -105,13 +105,26 @@ def test_a_run_is_frozen(run: Run) -> None:
 
 def test_round_trip_through_run_json(folder: RunFolder, run: Run) -> None:
     back = Run.from_description(json.loads((folder.path / "run.json").read_text()))
-    assert back == run and back.id == run.id
+    assert back == run and back.id == run.id == identity(json.loads((folder.path / "run.json").read_text()))
 
 
 @pytest.mark.parametrize("format_number", [0, FORMAT + 1, str(FORMAT), None])
 def test_foreign_formats_are_refused(run: Run, format_number: object) -> None:
     with pytest.raises(UserError, match=f"format {format_number!r}.*format {FORMAT}"):
         Run.from_description(run.describe() | {"format": format_number})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("threads", threads) for threads in (0, -3, 100_000, True, 1.0)],
+        *[(field, "zz") for field in ("precision", "average", "start", "freeze", "lr_schedule", "balance")],
+        *[("precision", []), ("early_stop", -1), ("clip_gradient", -1.0), ("layer_decay", 2.0)],
+    ],
+)
+def test_a_description_with_a_value_that_no_plan_has_is_refused(run: Run, field: str, value: object) -> None:
+    with pytest.raises(UserError, match=f'run.json: "{field}" must be .*: restore it'):
+        Run.from_description(run.describe() | {field: value}, "run.json", "restore it")
 
 
 def test_a_description_without_format_is_refused(run: Run) -> None:

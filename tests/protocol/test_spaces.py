@@ -1,15 +1,18 @@
 """Hyper-parameter spaces: defaults, draws, and what a user may set."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
+from documents import ROOT
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.protocol import spaces
 from domainwise.protocol.spaces import Choice, Fixed, LogInteger, LogUniform, Parameter, Uniform, UniformInteger, Value
+from methods_page import describe
 
 SCALES: list[spaces.Scale] = ["small", "image"]
 EVERY = sorted(ALGORITHMS)
@@ -160,6 +163,25 @@ LATER: dict[str, dict[str, tuple[Any, ...]]] = {
     },
 }
 """Defaults and ranges of DomainBed's later methods on photographs; SANDMask's tau alone has another default."""
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "scale", "values"),
+    [
+        ("RDM, by dataset", "RDM", "image", ("penalty", "anneal", "variance", "batch_size")),
+        ("batch on DomainNet", "ERM", "image", ("batch_size",)),
+        ("ERM++ on small images", "ERMPlusPlus", "small", ("head_steps", "head_lr")),
+    ],
+)
+def test_the_list_of_differences_from_domainbed_states_our_values(
+    topic: str, name: str, scale: spaces.Scale, values: tuple[str, ...]
+) -> None:
+    lines = (ROOT / "docs" / "protocol.md").read_text().splitlines()
+    (ours,) = [line.split(" | ")[2] for line in lines if line.startswith(f"| {topic} |")]
+    space = space_of(name, scale)
+    for value in values:
+        assert f"`{value}` {describe(space[value])}" in ours
+    assert set(re.findall("`([a-z_]+)`", ours)) == set(values)
 
 
 @pytest.mark.parametrize("name", sorted(LATER))

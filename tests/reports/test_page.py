@@ -14,6 +14,7 @@ import pytest
 
 from browser import Browser, needs_chromium
 from domainwise.cli import main, sweep
+from domainwise.core.errors import UserError
 from domainwise.engine import train
 from domainwise.models import fit  # noqa: F401 (it keeps the `train` it finds, so must find it before a test replaces that)
 from domainwise.protocol.checked_lines import unseal
@@ -28,11 +29,11 @@ from domainwise.reports.page.drawing import AxisScale, Bar, panels
 from domainwise.reports.page.write import write_page
 from domainwise.sweeps.collection import collect
 from domainwise.sweeps.commands import sweep_command, train_command
-from domainwise.sweeps.domainbed import export_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
-from handmade_records import COLOURS
+from handmade_records import COLOURS, a_measured_run
 
 NASTY = "<script>alert('x')</script>&\"'</svg>$\x1b\x01"
 SHOWN_NASTY = NASTY.replace("\x1b", "␛").replace("\x01", "␁")
@@ -432,3 +433,21 @@ def test_five_hundred_runs_make_a_small_page_that_is_ready_soon(
     browser.open(path)
     ready = browser.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
     assert 0 < ready < 2000 and browser.complaints == []
+
+
+def test_a_page_of_another_metric_selects_and_shows_it(tmp_path: Path) -> None:
+    for trial in range(2):
+        for algorithm, loss in (("ERM", 0.9), ("DAT", 0.4)):
+            for unseen in COLOURS:
+                a_measured_run(tmp_path, algorithm, loss, trial, unseen)
+    text = write_page(tmp_path, metric="nll")[0].read_text()
+    shown = plain(text)
+    assert "0.905 ± 0.005" in shown and "0.405 ± 0.005" in shown and "50.0" not in shown.split("Selected runs")[0]
+    assert "selected by training-domain validation of negative log-likelihood" in shown
+    assert (
+        "Negative log-likelihood on the unseen domain while training" in shown
+        and 'class="paper"' not in text.split("</style>")[-1]
+    )
+    assert re.findall(r'<td data-value="0.405[0-9]*" class="best">', text) and 'value="0.905" class="best"' not in text
+    with pytest.raises(UserError, match="no run there has recorded worst-group"):
+        write_page(search(tmp_path / "without"), metric="worst-group")

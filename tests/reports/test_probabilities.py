@@ -25,6 +25,7 @@ def test_lines_are_the_numbers_of_training_domains_together_and_of_the_unseen_on
     figure = probability_figure([audit(True, True, False)], "d2")
     left, right = figure.axes
     _, seen, unseen = left.get_lines()
+    assert not any(markers.get_clip_on() for markers in left.collections), "those at 1 are whole"
     parts = [(one.confidence, one.correct, one.truth) for one in map(outcomes, (0, 1))]
     both = Outcomes(*map(np.concatenate, zip(*parts, strict=True)))
     for line, one in ((seen, both), (unseen, outcomes(2))):

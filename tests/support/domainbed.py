@@ -177,7 +177,7 @@ def check(collection: Collection, records: list[dict[str, Any]], rule: str) -> d
     for dataset, table in found.items():
         for row in table.rows:
             trials = [expected.get((dataset, str(row.method), env), {}) for env in range(ENVS)]
-            if all(of_env.keys() == trials[0].keys() for of_env in trials):
+            if trials[0] and all(of_env.keys() == trials[0].keys() for of_env in trials):
                 means = [fmean(of_env[trial] for of_env in trials) for trial in trials[0]]
                 assert row.average is not None
                 average = (row.average.mean, row.average.bar, row.average.n)

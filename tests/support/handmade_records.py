@@ -91,3 +91,19 @@ def write_sweep(folder: Path, backwards: bool = False, seconds: float = 60.0, **
     for run, accuracy in runs[::-1] if backwards else runs:
         write_done_run(folder, run, accuracy, seconds=seconds)
     return folder
+
+
+def a_measured_run(folder: Path, algorithm: str, loss: float, trial: int = 0, unseen: str = "+90%") -> RunFolder:
+    """With every metric: accuracy 0.5, and a loss that grows with the trial."""
+    run = colours(algorithm, unseen, trial=trial)
+    made = RunFolder(folder, run)
+    made.create()
+    parts = [(d, "out") for d in run.train_domains] + [(unseen, "in"), (unseen, "out")]
+    made.append(
+        [
+            Record(run.id, 20, *part, 0.5, loss + trial / 100, 1.0, 0.7, None, 0.5, 0.25, 0.75, 0.125, 0.0, 0.25)
+            for part in parts
+        ]
+    )
+    made.append([Status(run.id, 20, "done", "")])
+    return made

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-PRELOADED = ["domainwise.sweeps.local", "torch._dynamo", "pytest"]
-"""What a worker imports, the optimiser's first step included: two seconds that only the server spends."""
+PRELOADED = ["domainwise.sweeps.local", "pytest"]
+"""What a worker imports: a second or two that only the server spends."""
 LISTEN = "0A"
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from domainwise.data.catalogue import DATASETS
 from domainwise.data.environments import Environments
-from domainwise.engine.train import TrainingResult, train
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import train
 from domainwise.protocol.records import Record, Status
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run

@@ -15,7 +15,7 @@ from domainwise.protocol.selection import Curve, Method
 from domainwise.reports.publish import publish, unpack
 from domainwise.sweeps.collection import collect, distinct
 from domainwise.sweeps.commands import sweep_command, train_command
-from domainwise.sweeps.domainbed import export_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.estimate import evaluations
 from domainwise.sweeps.plan import plan_sweep
 from domainwise.sweeps.plan_run import plan_run

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from domainbed import PAIRS, RULES, all_records, check, numbers, ours
+from domainbed import PAIRS, RULES, all_records, check, numbers, ours, write_job
 from domainwise.core.errors import UserError
+from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.sweeps.collection import collect
-from domainwise.sweeps.domainbed import collect_domainbed, export_domainbed, is_domainbed
+from domainwise.sweeps.domainbed import collect_domainbed, is_domainbed
+from domainwise.sweeps.domainbed_export import export_domainbed
 from domainwise.sweeps.plan_run import plan_run
 from domainwise.sweeps.tables import tables
 
@@ -140,6 +142,50 @@ def test_datasets_we_do_not_know_are_exported_with_their_domains_by_name(tmp_pat
     (mine,) = tables(collect(tmp_path / "ours"), "oracle")
     assert tuple(map(str, mine.columns)) == ("berlin", "paris", "rome")
     assert list(theirs.rows[0].cells.values()) == [mine.rows[0].cells[name] for name in mine.columns]
+
+
+ENVIRONMENTS = {
+    "ColoredMNIST": "+90% +80% -90%",
+    "RotatedMNIST": "0 15 30 45 60 75",
+    "VLCS": "C L S V",
+    "PACS": "A C P S",
+    "OfficeHome": "A C P R",
+    "TerraIncognita": "L100 L38 L43 L46",
+    "DomainNet": "clip info paint quick real sketch",
+    "SVIRO": "aclass escape hilux i3 lexus tesla tiguan tucson x5 zoe",
+    "Camelyon17": "hospital_0 hospital_1 hospital_2 hospital_3 hospital_4",
+    **{name: "Test SC_group_1 SC_group_2" for name in DATASETS if name.startswith("Spawrious")},
+}
+"""The environments of DomainBed's datasets in the order of their numbers, by the names in its code."""
+
+
+@pytest.mark.parametrize("dataset", ENVIRONMENTS)
+def test_domains_have_domainbeds_numbers(dataset: str, tmp_path: Path) -> None:
+    data, names = DATASETS[dataset], ENVIRONMENTS[dataset].split()
+    for number, (domain, name) in enumerate(zip(data.domains, names, strict=True)):
+        assert domain.lower().startswith(name.lower())
+        if domain in data.testable:
+            ours(tmp_path / "ours", plan_run(dataset, "ERM", domain, steps=201, weights="", network="resnet18-scratch"))
+            export_domainbed(tmp_path / "ours", tmp_path / f"theirs {number}")
+            assert {number} in [set(row["args"]["test_envs"]) for row in all_records(tmp_path / f"theirs {number}")]
+            back = collect_domainbed(tmp_path / f"theirs {number}")
+            assert {(run.dataset, run.test_domains) for run in back.runs} >= {(dataset, (domain,))}
+
+
+def test_wilds_datasets_have_domainbeds_names(tmp_path: Path) -> None:
+    """Its collection shows the datasets that it knows alone; the numbers of FMoW's regions depend on the data."""
+    options = {"weights": "", "network": "resnet18-scratch", "steps": 201}
+    ours(tmp_path / "ours", plan_run("Camelyon17", "ERM", "hospital_2", **options))
+    export_domainbed(tmp_path / "ours", tmp_path / "theirs")
+    assert {row["args"]["dataset"] for row in all_records(tmp_path / "theirs")} == {"WILDSCamelyon"}
+    ours(tmp_path / "ours", plan_run("FMoW", "ERM", "Asia", **options))
+    with pytest.raises(UserError, match="runs on FMoW, whose domains DomainBed numbers by the order of the images"):
+        export_domainbed(tmp_path / "ours", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    write_job(tmp_path / "jobs", (2,), dataset="WILDSCamelyon", envs=5)
+    write_job(tmp_path / "jobs", (2,), dataset="WILDSFMoW", envs=6)
+    found = {run.dataset: run.test_domains for run in collect_domainbed(tmp_path / "jobs").runs}
+    assert found == {"Camelyon17": ("hospital_2",), "WILDSFMoW": ("env2",)}
 
 
 def test_algorithms_of_different_steps_are_one_table(tmp_path: Path) -> None:

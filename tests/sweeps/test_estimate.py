@@ -71,7 +71,7 @@ def test_steps_and_evaluations_are_timed_once_and_in_proportion(
     monkeypatch.setattr(estimate, "Session", clock.session)
     monkeypatch.setattr(estimate, "evaluate", clock.evaluate)
     monkeypatch.setattr(estimate, "splits_to_evaluate", lambda *_: PARTS)
-    monkeypatch.setattr(estimate, "_now", lambda _: clock.now)
+    monkeypatch.setattr(estimate, "now", lambda _: clock.now)
     more: dict[str, Any] = {"network": "small-cnn", "steps": 10, "image_size": size}
     photos = str(make_folder(tmp_path / "photos"))
     runs = [plan_run(photos, "ERM", "lab", hparams={"batch_size": batch}, **more) for batch in (8, 4, 4)]
@@ -79,6 +79,23 @@ def test_steps_and_evaluations_are_timed_once_and_in_proportion(
     expected = 10 * 16 * per_image + evaluations * 0.5 * 300
     assert estimate.estimate_seconds(runs, "any", None) == pytest.approx(expected)
     assert clock.steps == steps and clock.judged == [judged]
+
+
+def test_methods_that_begin_as_erm_are_timed_as_they_are_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Run] = []
+
+    def session(run: Run, *_: object) -> None:
+        timed.append(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(estimate, "Session", session)
+    for name in ("RDM", "ERMPlusPlus"):
+        run = plan_run("BackgroundDigits", name, "scene1")
+        with pytest.raises(KeyboardInterrupt):
+            estimate.estimate_seconds([run], "cpu", None)
+    late, head = timed
+    assert (late.hparams["anneal"], head.hparams["head_steps"]) == (0, 0)
+    assert "anneal" not in head.hparams and "head_steps" not in late.hparams
 
 
 def test_one_image_per_domain_is_fewer_than_few(tmp_path: Path) -> None:

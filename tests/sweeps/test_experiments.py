@@ -16,6 +16,7 @@ from documents import ROOT
 from domainwise.cli import app
 from domainwise.cli.options import parse_hparams
 from domainwise.data.catalogue import Dataset
+from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import erm_to_the_end, plan_run, search_space
 from small_datasets import table
 
@@ -79,8 +80,12 @@ def test_an_experiment_continues_what_is_published(
             assert told.status == 0, words
             found = json.loads(told.out)
             planned, missing = planned + found["runs"], missing + found["missing"]
-    published = len(list((tmp_path / "runs").glob("*/run.json")))
-    assert planned - missing == published and (missing > 0) == (name in MORE_PLANNED)
+        elif words[0] == "soup":
+            made = domainwise("soup", tmp_path / "runs", *words[2:])
+            assert made.status == 0 and "already" in made.out, made.err
+    published = [Run.read(file) for file in (tmp_path / "runs").glob("*/run.json")]
+    trained = [run for run in published if not run.combination]
+    assert planned - missing == len(trained) and (missing > 0) == (name in MORE_PLANNED)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +119,16 @@ def test_heatmaps_are_of_our_drawings_and_of_sketches() -> None:
     for words in (on_drawings, on_sketches):
         program.commands[words[0]].make_context(words[0], words[1 : words.index(">")])  # type: ignore[attr-defined]
         assert words[1] == trained[trained.index("--out") + 1] == published[1]
+
+
+@pytest.mark.parametrize(("name", "more"), [("backgrounds-averages", ["--device", "cpu"]), ("pacs-averages", [])])
+def test_soups_are_made_of_the_mild_draws_that_were_trained(name: str, more: list[str]) -> None:
+    given = recipe(f"reproduce-{name}", "AGAIN=1", "ONLY=DAT,ERM")
+    mild = [words for words in given if words[0] == "sweep"][-1]
+    options = dict(pairwise(mild))  # of options given twice, the last value counts
+    assert (options["--space"], options["--hparams"], options["--algorithms"]) == ("soup", "4", "ERM,DAT")
+    soups = [["soup", options["--out"], "--algorithm", f"{method} (mild)", *more] for method in ("ERM", "DAT")]
+    assert given[given.index(mild) + 1 :][:2] == soups
 
 
 UNTRIED = {

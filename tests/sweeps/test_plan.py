@@ -19,7 +19,7 @@ from domainwise.protocol import spaces
 from domainwise.protocol.options import TrainingKeywords, TrainingOptions
 from domainwise.protocol.runs import Run
 from domainwise.sweeps import plan as plan_module
-from domainwise.sweeps.plan import Plan, plan_sweep, planned_runs, saved_plans
+from domainwise.sweeps.plan import Plan, missing_runs, plan_sweep, planned_runs, saved_plans
 from domainwise.sweeps.plan_run import plan_run, search_space
 from handmade_records import COLOURS
 
@@ -284,6 +284,21 @@ def test_a_plan_survives_its_folder(tmp_path: Path, plan: Plan) -> None:
     assert kept == plan and kept.id == plan.id and kept.runs() == plan.runs()
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.id)
+def test_the_runs_of_a_saved_plan_that_are_missing_are_found_without_expanding_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    plan.save(tmp_path)
+    first, *others = plan.runs()
+    fresh = Plan.from_description(json.loads(json.dumps(plan.describe())))
+    monkeypatch.setattr(plan_module, "plan_run", lambda *_, **__: pytest.fail("expanded"))
+    assert missing_runs(fresh, tmp_path / "plans", {run.id for run in plan.runs()}) == []
+    assert missing_runs(fresh, tmp_path / "plans", {first.id}) == others
+    (listed,) = (tmp_path / "plans").glob("*.runs.json.gz")
+    listed.write_bytes(gzip.compress(json.dumps({"plan": plan.id, "runs": [{"draw": 1}]}).encode()))
+    assert missing_runs(fresh, tmp_path / "plans", set()) == [], "a list that is damaged says nothing"
+
+
 @pytest.mark.parametrize(
     "damage", [None, b"", b"nonsense", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"runs": [1]}', mtime=0)]
 )
@@ -417,6 +432,26 @@ def test_the_space_of_2024_has_domainbeds_newer_defaults() -> None:
     assert {run.network for run in own} == {"resnet18"}
     small = plan_sweep("ColoredMNIST", ("MLDG",), draws=1, trials=1, space="domainbed-2024").runs()
     assert {run.network for run in small} == {"mnist-cnn"}
+
+
+def test_the_split_of_2024_leaves_a_domain_to_train_on() -> None:
+    """On two training domains MLDG tests on one; which pairs are left out too does not change the others' values."""
+    options = {"draws": 20, "trials": 1, "space": "domainbed-2024", "network": "mlp"}
+    tested = {run.hparams["meta_test"] for run in plan_sweep("ColoredMNIST", ("MLDG",), **options).runs()}
+    assert tested == {1}
+    alone = plan_sweep("RotatedMNIST", ("MLDG",), **options).runs()
+    with_pairs = plan_sweep("RotatedMNIST", ("MLDG",), pairs=True, **options).runs()
+    assert {run.hparams["meta_test"] for run in alone} == {1, 2} and {run.id for run in alone} <= {
+        run.id for run in with_pairs
+    }
+    with pytest.raises(UserError, match="meta_test=2 of 2 training domains leave none to train on: set fewer"):
+        plan_sweep("ColoredMNIST", ("MLDG",), hparams={"meta_test": 2}).runs()
+
+
+def test_a_network_without_convolutions_is_refused_where_one_is_widened() -> None:
+    with pytest.raises(UserError, match="ARM adds an input channel to the network, which mlp does not take"):
+        plan_run("ColoredMNIST", "ARM", "+90%", network="mlp")
+    assert plan_run("ColoredMNIST", "ARM", "+90%", network="small-cnn").network == "small-cnn"
 
 
 def test_a_setting_that_was_added_later_is_no_part_of_earlier_runs() -> None:

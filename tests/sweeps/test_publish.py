@@ -24,7 +24,7 @@ from domainwise.sweeps.collection import collect
 from domainwise.sweeps.plan import plan_sweep, planned_runs
 from domainwise.sweeps.published import FILE, read_published
 from domainwise.sweeps.status import sweep_progress
-from domainwise.sweeps.tables import groups
+from domainwise.sweeps.tables import groups, tables
 
 PLAN = plan_sweep("ColoredMNIST", ("ERM", "DAT"), draws=3, trials=2, pairs=True, steps=201, evaluate_every=20)
 IMAGES = {"+90%": 4666, "+80%": 4666, "-90%": 4667}
@@ -75,7 +75,7 @@ def test_every_rule_chooses_the_same(sweep: Path, tmp_path: Path) -> None:
 def test_the_file_is_small_and_the_same_every_time(sweep: Path, tmp_path: Path) -> None:
     first, second = publish(sweep, tmp_path / "a").file, publish(sweep, tmp_path / "b").file
     assert first.read_bytes() == second.read_bytes()
-    values = sum(len(one.steps) * len(one.accuracy) for one in read_published(tmp_path / "a"))
+    values = sum(len(one.last.steps) * len(one.last.accuracy) for one in read_published(tmp_path / "a"))
     assert first.stat().st_size < 10 * values
 
 
@@ -95,6 +95,9 @@ def test_only_whole_draws_are_published(tmp_path: Path) -> None:
     assert (done.unfinished, done.of_unfinished_draws) == (1, len(runs) // 3 - 1)
     stands = sweep_progress(tmp_path / "published", runs)
     assert (stands.done, stands.remaining) == (len(runs) // 3, 2 * len(runs) // 3), "the plan tells what is missing"
+    (table,) = tables(collect(tmp_path / "published").finished(), "oracle")[:1]
+    assert f"{2 * len(runs) // 3} planned runs missing (ERM, DAT)" in table.caption
+    assert table.as_table().markdown() in (tmp_path / "published" / "tables.md").read_text()
 
 
 def test_trials_are_left_out_where_no_draw_has_ended_in_all() -> None:

@@ -4,12 +4,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import torch
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import DATASETS
 from domainwise.protocol.limits import seconds_of
 from domainwise.protocol.options import DEFAULTS
+from domainwise.protocol.runs import Run
 from domainwise.sweeps import launch
 from domainwise.sweeps.estimate import StepTimes
 from domainwise.sweeps.events import Event
@@ -51,6 +53,28 @@ def test_data_without_weights_is_left_out_unless_none_are_needed(small: str, tmp
     ]
 
 
+def test_algorithms_that_cannot_be_trained_so_are_left_out(small: str, tmp_path: Path) -> None:
+    """By the network, the steps or the number of domains; mistakes that others share are errors."""
+    names = ("ERM", "ARM", "ERMPlusPlus", "MLDG")
+    short = DEFAULTS.changed(network="mlp", steps=50, hparams={"meta_test": 2})
+    study = plan_preset(small, short, names, data_root=tmp_path, draws=1, trials=1)
+    assert {plan.dataset: plan.algorithms for plan in study.plans} == {
+        "BackgroundDigits": ("ERM", "MLDG"),
+        "ColoredMNIST-embedded": ("ERM",),
+    }
+    _, arm, head, mldg = study.left_out
+    assert arm.startswith("ARM on BackgroundDigits, ColoredMNIST-embedded: ARM adds an input channel")
+    assert head.startswith("ERMPlusPlus on BackgroundDigits, ColoredMNIST-embedded: ERMPlusPlus trains the classifier")
+    assert mldg.startswith("MLDG on ColoredMNIST-embedded: MLDG: meta_test=2 of 2 training domains")
+    assert {run.algorithm for run in draw_by_draw(study.plans)} == {"ERM", "MLDG"}
+    with pytest.raises(
+        UserError, match=r"none of the datasets .* can be trained here; the first, PACS: PACS not found"
+    ):
+        plan_preset(small, DEFAULTS.changed(network="mlp"), ("ARM",), data_root=tmp_path)
+    with pytest.raises(UserError, match="steps must be at least 1"):
+        plan_preset(small, DEFAULTS.changed(network="mlp", steps=0), names, data_root=tmp_path)
+
+
 def test_draws_come_one_after_the_other_over_all_datasets(small: str, tmp_path: Path) -> None:
     runs = draw_by_draw(plan_preset(small, DEFAULTS, ("ERM", "DAT"), data_root=tmp_path, draws=2, trials=2).plans)
     assert [run.draw for run in runs] == [0] * (len(runs) // 2) + [1] * (len(runs) // 2)
@@ -67,19 +91,26 @@ def test_nothing_to_train_and_unknown_names_are_errors(monkeypatch: pytest.Monke
         plan_preset("domainbet", DEFAULTS)
 
 
-def test_the_quick_estimate_measures_erm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+@pytest.mark.parametrize(
+    ("device", "per_image", "measured", "passes"),
+    [("cpu", 1e-2, ["ERM"], 12), ("cpu", 1e-4, ["ERM", "AT"], 2), ("meta", 1e-4, ["ERM"], 12)],
+)
+def test_the_quick_estimate_measures_erm_alone_where_steps_are_long_or_prepared(
+    monkeypatch: pytest.MonkeyPatch, device: str, per_image: float, measured: list[str], passes: float
+) -> None:
+    seen = []
 
-    def measure(run: object, *_: object) -> tuple[float, float]:
-        measured.append(run)
-        return 0.001, 0.0
+    def measure(run: Run, *_: object) -> tuple[float, float]:
+        seen.append(run.algorithm)
+        return per_image, 0.0
 
     monkeypatch.setattr("domainwise.sweeps.estimate._measure", measure)
+    monkeypatch.setattr("domainwise.sweeps.estimate.pick_device", torch.device)
     runs = [
         plan_run("BackgroundDigits", name, "scene1", steps=100, hparams={"batch_size": 8}) for name in ("ERM", "AT")
     ]
-    assert StepTimes("cpu", None, by_passes=True).estimate(runs) == pytest.approx(100 * 8 * 0.001 * (1 + 11))
-    assert [run.algorithm for run in measured] == ["ERM"]  # type: ignore[attr-defined]
+    assert StepTimes(device, None, by_passes=True).estimate(runs) == pytest.approx(100 * 8 * per_image * passes)
+    assert seen == measured
 
 
 def test_time_is_up_and_the_runs_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,34 @@ def test_a_method_that_a_rule_can_judge_nowhere_stays_and_says_so(domainwise: Co
     assert draw("curves", tmp_path, collect(tmp_path), rule=rule).title.startswith("ColoredMNIST")
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["not begun", "begun"])
+def test_no_average_covers_only_the_domains_that_a_sweep_has_reached(tmp_path: Path, begun: bool) -> None:
+    """Whether the run of the last domain has begun or not, and whatever else is planned there."""
+    options = {"draws": 1, "trials": 1, "evaluate_every": 20}
+    plan = plan_sweep("ColoredMNIST", ("ERM", "DAT"), pairs=True, steps=21, **options)
+    for one in (plan, plan_sweep("ColoredMNIST", ("ERM",), steps=41, **options)):
+        one.save(tmp_path)
+    reached = [run for run in plan.runs() if len(run.test_domains) == 1 and COLOURS[2] not in run.test_domains]
+    for run in reached:
+        write_done_run(tmp_path, run, 0.7)
+    if begun:
+        write_run(tmp_path, next(run for run in plan.runs() if run.test_domains == (COLOURS[2],)), ended="")
+    (found,) = tables(collect(tmp_path).finished(), "training-domain")
+    assert found.columns == tuple(map(Column, COLOURS)) and len(reached) == 4
+    for row in found.rows:
+        assert set(row.cells) == set(map(Column, COLOURS[:2])) and row.average is None and not row.not_judged
+    assert fields(found.as_table().markdown().splitlines()[4])[3:5] == ["not run", "not run"]
+    assert f"{8 - begun} planned runs missing ({'DAT, ERM' if begun else 'ERM, DAT'})" in found.caption
+    assert ("left out: 1 run not finished" in found.caption) == begun
+    with pytest.raises(UserError, match="two methods evaluated on every domain"):
+        draw("methods", tmp_path, collect(tmp_path).finished(), rule="training-domain")
+    for run in plan.runs():
+        if run not in reached and not (begun and run.test_domains == (COLOURS[2],) and run.algorithm == "ERM"):
+            write_done_run(tmp_path, run, 0.7)
+    (found,) = tables(collect(tmp_path), "training-domain")
+    assert "missing" not in found.caption and all(row.average is not None for row in found.rows)
+
+
 # the command
 
 

@@ -231,6 +231,7 @@ class EnsembleUAT(DAT):
     Try it: to see what sharing one network adds.
     """
 
+    passes = 2.3
     space = {name: parameter for name, parameter in DAT.space.items() if name != "update"}
 
     def setup(self) -> None:

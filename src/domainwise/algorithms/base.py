@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.core.errors import UserError
+from domainwise.core.errors import Unsuited, UserError
 from domainwise.kernels import adam
 from domainwise.nets.modes import has_live_batch_norm
 from domainwise.nets.network import Network
@@ -81,7 +81,8 @@ class Algorithm(nn.Module):
     domain_by_domain: ClassVar[bool] = False
     """Whether a BatchNorm that learns sees one domain at a time, as in DomainBed's code of the method."""
     passes: ClassVar[float] = 1.0
-    """The cost of one step relative to ERM's (a forward and a backward pass), to estimate the time left."""
+    """The cost of one step relative to ERM's (a forward and a backward pass), to estimate times: about the median over
+    small and large networks that `benchmarks/method_costs.py` measures."""
 
     def __init__(
         self,
@@ -94,8 +95,7 @@ class Algorithm(nn.Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if problem.domains < self.needs_domains:
-            raise UserError(f"{name} needs at least {self.needs_domains} training domains, got {problem.domains}")
+        self.check_domains(hparams, problem.domains)
         if self.needs_features and not isinstance(network, Network):
             kind = type(network).__name__
             raise UserError(
@@ -115,8 +115,14 @@ class Algorithm(nn.Module):
         self.optimizers = self.make_optimizers() if trainable else {}  # a model that only predicts needs none
 
     @classmethod
+    def check_domains(cls, hparams: HParams, domains: int) -> None:  # noqa: ARG003 (for methods that divide them)
+        """Raises Unsuited if the method needs more training domains."""
+        if domains < cls.needs_domains:
+            raise Unsuited(f"{cls.__name__} needs at least {cls.needs_domains} training domains, got {domains}")
+
+    @classmethod
     def check_steps(cls, hparams: HParams, steps: int) -> None:
-        """Raises UserError if a run of so many steps ends before all of the method has begun."""
+        """Raises Unsuited if a run of so many steps ends before all of the method has begun."""
 
     @property
     def first_phase(self) -> int:

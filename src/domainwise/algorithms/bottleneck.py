@@ -66,5 +66,6 @@ class IB_IRM(Penalised):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         z = self.represent(x)
         logits = self.classify(z)
-        risk = cross_entropy(logits, y).mean() + self.weight * irm_penalties(logits, y).mean()
+        penalties = irm_penalties(logits, y)  # before the risks, as in IRM
+        risk = cross_entropy(logits, y).mean() + self.weight * penalties.mean()
         return risk + self.ib_weight * feature_variance(z)

@@ -28,7 +28,7 @@ class SelfReg(ERM):
     """
 
     needs_features = True
-    passes = 2.0
+    passes = 2.2
     space = ERM.space | {"batch_size": batch_size(minimum=2)}
 
     def setup(self) -> None:

@@ -29,6 +29,7 @@ class URM(ERM):
     """
 
     needs_features = True
+    passes = 1.2
     space = ERM.space | {
         "lambda": Uniform(0.0, 0.2, default=0.1),
         "activation": Choice(("tanh", "relu"), default="tanh"),
@@ -81,7 +82,7 @@ class ADRMX(DANN):
     Try it: when domain-specific features help in their own domain; it takes twice the memory.
     """
 
-    passes = 1.5
+    passes = 1.9
     space = ERM.space | {
         "lr": ByScale(
             small=Choice((5e-4, 1e-3, 2e-3, 3e-3), default=3e-3), image=Choice((2e-5, 3e-5, 4e-5, 5e-5), default=3e-5)

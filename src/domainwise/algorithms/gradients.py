@@ -119,7 +119,7 @@ class DomainGradients(ERM):
 class MaskedGradients(DomainGradients):
     """One Adam step along the mean gradient times a mask; each tensor's is divided by the mask's mean."""
 
-    passes = 1.5
+    passes = 1.7
 
     def mask(self, gradients: Tensor) -> Tensor:
         """How much of each entry to follow, in [0, 1], from the gradients of the domains [E, ...]."""
@@ -165,6 +165,7 @@ class SANDMask(MaskedGradients):
     Try it: like ANDMask, when agreement in sign alone lets too much through.
     """
 
+    passes = 2.1
     space = ERM.space | {
         "tau": Uniform(0.0, 1.0, default=0.5, maximum=1.0),
         "k": LogUniform(-3, 5, default=10.0),
@@ -190,7 +191,7 @@ class IGA(DomainGradients):
     """
 
     differentiates_twice = True
-    passes = 4.0
+    passes = 4.6
     space = ERM.space | {"penalty": LogUniform(1, 5, default=1000.0)}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

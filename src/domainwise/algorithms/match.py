@@ -108,6 +108,7 @@ class DANN(ERM):
     needs_features = True
     moves_features = True
     conditional = False
+    passes = 0.8
     space = ERM.space | {
         "lambda": LogUniform(-2, 2, default=1.0),
         "lr_d": LR,

@@ -9,9 +9,9 @@ from torch.func import functional_call
 
 from domainwise.algorithms.base import LARGEST_BATCH, algorithm, batch_size
 from domainwise.algorithms.risk import ERM
-from domainwise.core.errors import UserError
+from domainwise.core.errors import Unsuited, UserError
 from domainwise.nets.modes import frozen_running_stats
-from domainwise.protocol.spaces import Added, Fixed, LogUniform
+from domainwise.protocol.spaces import Added, Fixed, HParams, LogUniform
 
 
 @algorithm
@@ -29,25 +29,24 @@ class MLDG(ERM):
     """
 
     needs_domains = 2
-    passes = 2.0
+    passes = 3.0
     space = ERM.space | {
         "beta": LogUniform(-1, 1, default=1.0),
         "meta_test": Added(0, whole=True, maximum=1000),
     }
 
-    def setup(self) -> None:
-        super().setup()
-        if self.meta_test >= self.problem.domains:
-            raise UserError(
-                f"MLDG: meta_test={self.meta_test} of {self.problem.domains} training domains leave none to train on: "
-                "set fewer",
+    @classmethod
+    def check_domains(cls, hparams: HParams, domains: int) -> None:
+        super().check_domains(hparams, domains)
+        if (tested := meta_test_domains(hparams)) >= domains:
+            raise Unsuited(
+                f"MLDG: meta_test={tested} of {domains} training domains leave none to train on: set fewer",
                 argument="hparams",
             )
 
-    @property
-    def meta_test(self) -> int:
-        """The number of domains that a step tests on; 0 for a ring."""
-        return int(self.hparams.get("meta_test", 0))
+    def setup(self) -> None:
+        super().setup()
+        self.meta_test = meta_test_domains(self.hparams)
 
     def pairs(self, domains: int) -> list[tuple[int, int]]:
         """The places (meta-train, meta-test) in a step's random order of the domains."""
@@ -86,6 +85,11 @@ class MLDG(ERM):
         return (parameter.detach() - lr * decayed / (decayed.abs() + 1e-8)).requires_grad_()
 
 
+def meta_test_domains(hparams: HParams) -> int:
+    """The number of domains that a step tests on; 0 for a ring."""
+    return int(hparams.get("meta_test") or 0)
+
+
 @algorithm
 class ARM(ERM):
     """The network sees its batch: mean_e R_e of f([x, c_e]), c_e = the batch mean of a context network's output.
@@ -103,7 +107,7 @@ class ARM(ERM):
     replaces_layers = True
     changes_input_layer = True
     batch_dependent = True
-    passes = 3.0
+    passes = 4.0
     space = ERM.space | {
         "batch_size": replace(batch_size(minimum=1), image=Fixed(8, whole=True, minimum=1, maximum=LARGEST_BATCH)),
     }

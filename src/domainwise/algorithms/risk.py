@@ -62,7 +62,8 @@ class IRM(Penalised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.logits(x)
-        return cross_entropy(logits, y).mean() + self.weight * irm_penalties(logits, y).mean()
+        penalties = irm_penalties(logits, y)  # before the risks: gradients are added in this order
+        return cross_entropy(logits, y).mean() + self.weight * penalties.mean()
 
 
 @algorithm
@@ -179,10 +180,10 @@ def kernel_quantile(values: Tensor, alpha: float) -> Tensor:
             middle = (low + high) / 2
             below = torch.special.ndtr((middle - values) / width).mean() < alpha
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        found = (low + high) / 2
-        density = torch.exp(-((found - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
+        quantile = (low + high) / 2
+        density = torch.exp(-((quantile - values) / width).square() / 2).mean() / (width * math.sqrt(2 * math.pi))
     # A Newton step from where it ends hardly moves it, and has the derivative of the implicit function.
-    return found - (torch.special.ndtr((found - values) / width).mean() - alpha) / density
+    return quantile - (torch.special.ndtr((quantile - values) / width).mean() - alpha) / density
 
 
 @algorithm
@@ -193,7 +194,7 @@ class RDM(Delayed):
 
     Paper: Nguyen et al. 2024, https://arxiv.org/abs/2310.18598.
     Note: lambda is `penalty` and nu is `variance`. ERM before the anneal step, where Adam restarts with another
-    learning rate.
+    learning rate. DomainBed has other values on some datasets of photographs.
     Try it: instead of VREx when the spread of losses within domains matters too; it needs large batches.
     """
 

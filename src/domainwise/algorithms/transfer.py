@@ -31,6 +31,7 @@ class Transfer(ERM):
     needs_domains = 2
     needs_features = True
     moves_features = True
+    passes = 1.2
     space = ERM.space | {
         "lambda": LogUniform(-2, 1, default=1.0),
         "delta": Uniform(0.1, 3.0, default=2.0),
@@ -86,6 +87,7 @@ class TRM(ERM):
     begins_at = "anneal"
     inner_steps, inner_lr = 30, 0.1
     terms, largest = 10, 10.0
+    passes = 1.4
     space = ERM.space | {
         "cos_lambda": LogUniform(-5, 0, default=1e-4),
         "anneal": LogInteger(0, 4, default=200),

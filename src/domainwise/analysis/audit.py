@@ -15,6 +15,7 @@ from domainwise.analysis.shortcuts import Use, percent, shortcut
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
+from domainwise.data.images import progress
 from domainwise.engine.restore import TrainedRun, restore
 from domainwise.protocol.calibration import Outcomes
 from domainwise.protocol.dataset_names import is_named
@@ -197,18 +198,21 @@ def audit_selected(folder: Path, wanted: RunFilter, data_root: Path | None, devi
     """Audits the selected models that were not audited before; runs without a model are skipped."""
     any_audited = False
     data: dict[tuple[str, int], Environments] = {}
-    for run, choices in selected_runs(collect(folder).finished(), wanted).items():
-        run_folder = RunFolder(folder, run)
-        summary = run_folder.read_audit()
-        if summary is None and run_folder.model_file.is_file():
-            known = data.get((run.dataset, run.image_size))
-            trained = restore(run_folder.path, data_root=data_root, device=device, environments=known)
-            data = {(run.dataset, run.image_size): trained.environments}
-            summary = _summary(audit(trained, data_root)) | {"weights": trained.weights}
-            run_folder.save_audit(summary)
-        if summary is not None:
-            any_audited = True
-            yield SelectedAudit(run, choices, summary)
+    chosen = selected_runs(collect(folder).finished(), wanted)
+    with progress.show("audits of selected models", len(chosen)) as advance:
+        for run, choices in chosen.items():
+            run_folder = RunFolder(folder, run)
+            summary = run_folder.read_audit()
+            if summary is None and run_folder.model_file.is_file():
+                known = data.get((run.dataset, run.image_size))
+                trained = restore(run_folder.path, data_root=data_root, device=device, environments=known)
+                data = {(run.dataset, run.image_size): trained.environments}
+                summary = _summary(audit(trained, data_root)) | {"weights": trained.weights}
+                run_folder.save_audit(summary)
+            if summary is not None:
+                any_audited = True
+                yield SelectedAudit(run, choices, summary)
+            advance(1)
     if not any_audited:
         raise UserError(f"{folder}: no run there was chosen by a rule and has kept its model")
 

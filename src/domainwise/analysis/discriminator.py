@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from domainwise.core import seeds
+from domainwise.core.optimizers import SGD
 from domainwise.nets.modes import evaluating
 
 SIZE = 8
@@ -65,7 +66,7 @@ def train_discriminator(
 ) -> Discriminator:
     """SGD on equally many samples of both; returns the mean of the weights after every epoch from the fifth on."""
     device = next(network.parameters()).device
-    optimizer = torch.optim.SGD(network.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer = SGD(network.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
     steps = min(len(first.rows), len(second.rows)) // BATCH
     target = torch.cat([torch.zeros(BATCH), torch.ones(BATCH)]).to(device)
     averaged, count = copy.deepcopy(network), 0

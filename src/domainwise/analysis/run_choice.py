@@ -13,13 +13,11 @@ from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import FOLDER, matching, titles
 from domainwise.protocol.reading import Reading
 from domainwise.protocol.runs import Run
+from domainwise.protocol.saved_weights import RULE
 from domainwise.protocol.selection import Column, Curve, Search, searches, select
 from domainwise.sweeps.collection import collect
 
 log = logging.getLogger("domainwise")
-
-RULE = "training-domain"
-"""Selects the run of each method and, where the run has kept them, the weights of its model."""
 
 
 @dataclass(frozen=True)

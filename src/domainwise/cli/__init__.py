@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +89,7 @@ def global_options(
     """Train and evaluate models that must work on unseen domains."""
     logs.set_options(verbose, log_file)
     image_progress.show = decoding_progress
-    image_progress.announce = partial(say, to=errors_console)
+    image_progress.announce = lambda line: say(f"{line} (see: domainwise data cache list)", errors_console)
     if cache_folder is not None:
         os.environ[CACHE] = str(files.expanded(cache_folder).absolute())  # worker processes inherit it
     log.debug("domainwise %s", shlex.join(context.obj or ()))
@@ -172,12 +171,23 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
     return front + rest
 
 
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""What is raised for options and arguments that cannot be; typer gives it no public name."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     replace_unprintable()
     reordered = global_options_first(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_as_keyboard_interrupt():
-            app(reordered, prog_name="domainwise", obj=reordered)
+            status = app(reordered, prog_name="domainwise", obj=reordered, standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except USAGE_ERROR as error:
+        if message := _usage(error):  # empty where the help was shown
+            _print_error(message)
+        sys.exit(torchrun.exit_status(2))
+    except typer.Abort:
+        sys.exit(torchrun.exit_status(1))
     except KeyboardInterrupt:
         sys.exit(torchrun.exit_status(130))
     except UserError as error:
@@ -192,6 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _print_error(str(StorageError.of(error)))
         sys.exit(torchrun.exit_status(1))
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the arguments, and where their help is."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    where = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
+    return f"{message[:1].lower()}{message[1:]}{where}" if message else ""
 
 
 def _print_error(message: str) -> None:

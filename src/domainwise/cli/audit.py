@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.filter_flags import with_run_filter
 from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
@@ -23,12 +24,12 @@ EXAMPLES = (
 )
 
 
+@with_run_filter
 def audit(
     runs: options.RunFolders,
     out: options.OptionalPicture = None,
-    dataset: options.FilterDataset = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    *,
+    run_filter: "RunFilter",
     selected: Annotated[
         bool,
         typer.Option("--selected", help="Audit every selected run of a sweep, and store the results."),
@@ -45,13 +46,12 @@ def audit(
     """
     from domainwise.analysis.attention import restore_all
     from domainwise.analysis.audit import audit as audit_model
-    from domainwise.analysis.run_choice import RunFilter, run_folders
+    from domainwise.analysis.run_choice import run_folders
     from domainwise.reports.pictures import audit_figure
     from domainwise.reports.style import save, writable_picture
 
     if out is not None:
         writable_picture(out)
-    run_filter = RunFilter(dataset, test_domain, trial)
     if selected and out is not None:
         raise UserError("--selected audits many models, --out draws one per method: leave one of the two out")
     if selected:
@@ -63,8 +63,8 @@ def audit(
     if out is not None:
         save(audit_figure(audits), out)
     if as_json:
-        found = [_as_json(one) | {"weights": trained.weights} for one, trained in zip(audits, models, strict=True)]
-        print_json({"audits": found, "picture": str(out) if out else None})
+        content = [_as_json(one) | {"weights": trained.weights} for one, trained in zip(audits, models, strict=True)]
+        print_json({"audits": content, "picture": str(out) if out else None})
         return
     for one, trained in zip(audits, models, strict=True):
         console.print(replace(_table(one), caption=trained.weights))

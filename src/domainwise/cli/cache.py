@@ -5,13 +5,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
+from domainwise.core.table import Table
 
 if TYPE_CHECKING:
     from domainwise.data.images.cache_folder import CachedImages
@@ -38,14 +37,10 @@ def list_cached(data_root: options.DataRoot = None, as_json: options.Json = Fals
         facts = {"folder": str(root), "caches": [_as_json(one) for one in cached]}
         print_json(facts | {"unused": {"folder": str(old), "bytes": sum(one.bytes for one in unused)}})
         return
-    table = Table(title=escape(f"Decoded images in {root}"), title_justify="left")
-    for heading in ("name", "of", "pixels", "MB", "last used"):
-        table.add_column(heading, justify="right" if heading in ("pixels", "MB") else "left", overflow="fold")
-    for one in cached:
-        sizes = ", ".join(map(str, one.sizes))
-        table.add_row(escape(one.name), escape(one.source or "?"), sizes, f"{one.bytes / 1e6:,.0f}", _day(one.used))
+    rows = [(one.name, one.source or "?", _pixels(one), f"{one.bytes / 1e6:,.0f}", _day(one.used)) for one in cached]
     if cached:
-        console.print(table)
+        headings = ("name", "of", "pixels", "MB", "last used")
+        console.print(Table(headings, rows, f"Decoded images in {root}", labels=2))
     total = f"{_megabytes(cached)} of decoded images in {root}"
     say(f"{total}; domainwise data cache clear [NAME] removes them" if cached else f"no decoded images in {root}")
     if unused:
@@ -91,8 +86,14 @@ def _megabytes(cached: "list[CachedImages]") -> str:
 
 def _as_json(one: "CachedImages") -> dict[str, object]:
     used = datetime.fromtimestamp(one.used, UTC).isoformat(timespec="seconds")
-    return {"name": one.name, "of": one.source, "sizes": one.sizes, "bytes": one.bytes, "last_used": used}
+    facts = {"name": one.name, "of": one.source, "sizes": one.sizes, "largest_short_sides": one.limits}
+    return facts | {"bytes": one.bytes, "last_used": used}
 
 
 def _day(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).date().isoformat()
+
+
+def _pixels(one: "CachedImages") -> str:
+    """The sizes of squares, and the limits of images at their own sizes."""
+    return ", ".join([*map(str, one.sizes), *(f"up to {limit}" for limit in one.limits)])

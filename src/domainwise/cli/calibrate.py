@@ -39,15 +39,18 @@ def calibrate(
     from dataclasses import asdict
 
     from domainwise.cli.data_options import labelled_data
+    from domainwise.core.files import writable_folder
     from domainwise.models.calibrate import calibrate as fit_temperature
     from domainwise.models.folder import load_model
 
     loaded = load_model(model, device=device)
+    writable_folder(model, argument="model")
     labelled = None if data is None else labelled_data(loaded, data, skip_bad, reading, data_root)
     made = fit_temperature(loaded, sweep=sweep, data=labelled, device=device, data_root=data_root)
     made.save(model)
     assert made.card.calibration is not None
     if as_json:
-        print_json({"model": str(model), **asdict(made.card.calibration)})
+        print_json({"model": str(model), "weights": made.weights, **asdict(made.card.calibration)})
     else:
         say(f"{model}: {made.calibration}")
+        say(f"{model}: {made.weights}")

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.filter_flags import with_run_filter
 from domainwise.cli.output import console, errors_console, print_json, say
 
 if TYPE_CHECKING:
     from domainwise.analysis.attention import AttentionComparison
+    from domainwise.analysis.run_choice import RunFilter
 
 EXAMPLES = (
     "Examples:  [bold]domainwise cam runs/demo --out heatmaps.pdf[/]   ·   "
@@ -18,6 +20,7 @@ EXAMPLES = (
 )
 
 
+@with_run_filter
 def cam(
     runs: options.RunFolders,
     images: Annotated[
@@ -34,9 +37,8 @@ def cam(
         ),
     ] = None,
     out: options.Picture = Path("heatmaps.png"),
-    dataset: options.FilterDataset = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    *,
+    run_filter: "RunFilter",
     data_root: options.DataRoot = None,
     device: options.Device = "cpu",
     as_json: options.Json = False,
@@ -47,13 +49,13 @@ def cam(
     object is known (BackgroundDigits), the output has the share of the heat on the object.
     """
     from domainwise.analysis import attention
-    from domainwise.analysis.run_choice import RunFilter, run_folders
+    from domainwise.analysis.run_choice import run_folders
     from domainwise.data.images.read import read_images
     from domainwise.reports.pictures import heatmap_grid
     from domainwise.reports.style import save, writable_picture
 
     writable_picture(out)
-    folders = run_folders(runs, RunFilter(dataset, test_domain, trial))
+    folders = run_folders(runs, run_filter)
     models = attention.restore_all(folders, data_root, device)
     if images:
         pixels = read_images(images[:limit], models[0].environments.shape, models[0].environments.window)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.core import files
 from domainwise.core.phrasing import counted
+from domainwise.core.table import Table
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -63,18 +63,16 @@ def check(
 
 def _show(result: "Check") -> None:
     classes = result.folder.classes
-    table = Table(title=escape(result.folder.name), title_justify="left")
-    table.add_column("domain")
     shown = classes if len(classes) <= COLUMNS else ()
-    for heading in ("images", *shown, *(() if shown else ("classes", "fewest", "most"))):
-        table.add_column(escape(heading), justify="right")
+    rows = []
     for domain, counts in result.counts.items():
         present = {label: count for label, count in counts.items() if count}
         order = sorted(present, key=lambda label: present[label])
         ends = [f"{present[label]} {label}" for label in (*order[:1], *order[-1:])]
         cells = [str(counts[label] or "-") for label in shown] or [str(len(present)), *(ends or ["-", "-"])]
-        table.add_row(escape(domain), f"{sum(counts.values()):,}", *map(escape, cells))
-    console.print(table)
+        rows.append((domain, f"{sum(counts.values()):,}", *cells))
+    headings = ("domain", "images", *(shown or ("classes", "fewest", "most")))
+    console.print(Table(headings, rows, result.folder.name))
     kinds = f"{counted(len(classes), 'class')} in {counted(len(result.folder.domains), 'domain')}"
     total = f"{len(result.facts):,} images of {kinds}"
     sizes = ", ".join(f"{name} {width}x{height}" for name, (width, height) in result.sizes.items())
@@ -88,6 +86,8 @@ def _show(result: "Check") -> None:
             console.print(f"[{style}]{kind}:[/] {escape(line)}", highlight=False, soft_wrap=True)
         if len(lines) > LINES:
             console.print(f"[{style}]{kind}:[/] and {len(lines) - LINES} more (--json lists all)", highlight=False)
+    if result.needed_window:
+        console.print(f"add --window {result.needed_window} here and to every training", highlight=False)
     skippable = ", or train with --skip-bad" if len(result.problems) == len(result.bad) else ""
     stop = f"[red]a training would stop[/]: mend what is named{skippable}"
     console.print(stop if result.problems else "[green]ready to train[/]", highlight=False)

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from domainwise.cli import complete, options
+from domainwise.cli.data_flags import DataFlags, with_data_flags
+from domainwise.cli.launching import print_estimate
 from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.progress import follow_runs, training_progress
-from domainwise.cli.reading_flags import with_reading_flags
-from domainwise.cli.sweep import print_estimate
+from domainwise.cli.progress import training_progress
+from domainwise.cli.runs_progress import follow_runs
 from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
-from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = (
     "Examples:  [bold]domainwise compare --data ~/photos --algorithms ERM,CORAL,DAT --dry-run[/]"
@@ -20,12 +20,9 @@ EXAMPLES = (
 
 
 @with_training_flags(without=("full_curves", "track"), average="sma")
-@with_reading_flags
+@with_data_flags()
 def compare(
-    dataset: options.Dataset = None,
-    data: options.DataFolder = None,
-    skip_bad: options.SkipBad = False,
-    reading: Reading = PLAIN,
+    data: DataFlags,
     algorithms: Annotated[
         str | None,
         typer.Option(
@@ -66,10 +63,10 @@ def compare(
     first named) unless another method is clearly ahead, by a paired t-test at 5 % for all comparisons together. Every
     training also averages its weights; averaged weights are rows of their own.
     """
-    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.core.phrasing import counted
     from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
     from domainwise.models.compare import comparison, usual_algorithms
+    from domainwise.models.search import check_metric
     from domainwise.models.tune import refitted
     from domainwise.protocol.metrics import find_metric
     from domainwise.sweeps.events import Settings
@@ -77,9 +74,7 @@ def compare(
     from domainwise.sweeps.plan import plan_sweep
 
     seconds, shown_metric = parse_budget(budget, device), find_metric(metric)
-    chosen, named = choose_data_and_network(
-        dataset, data, skip_bad, training.network, training.weights, data_root, reading
-    )
+    chosen, named = data.choose(training, data_root)
     planned_options = training.options(device, data_root, named)
     plan = plan_sweep(
         chosen.name,
@@ -89,6 +84,7 @@ def compare(
         trials=TRIALS if trials is None else trials,
         search="candidates",
     )
+    check_metric(plan, shown_metric, data_root)
     settings = Settings(runs, device, data_root, retry=True)
     network = training.weights or training.network != "auto"
     given = {"candidates": hparams, "trials": trials, "steps": training.steps, "network": network}
@@ -119,7 +115,15 @@ def compare(
     if out is not None:
         with training_progress(f"{best.method} on all of {chosen.title}", best.steps) as progress:
             model = refitted(
-                plan, runs, best, chosen.name, device=device, data_root=data_root, out=out, progress=progress
+                plan,
+                runs,
+                best,
+                chosen.name,
+                metric=shown_metric,
+                device=device,
+                data_root=data_root,
+                out=out,
+                progress=progress,
             )
     if as_json:
         print_json({**result.as_json(), "model": None if out is None else str(out)})

@@ -100,7 +100,10 @@ def manifest(
     folder: Annotated[Path, typer.Argument(help="DIR of images at DIR/<domain>/<class>/<image>.")],
     out: Annotated[Path, typer.Option(help="The table to write: .csv.")],
 ) -> None:
-    """Write a table of a folder's images: path, label, domain. Add columns such as group, split or time to it."""
+    """Write a table of a folder's images: path, label, domain. Add columns such as group, split or time to it.
+
+    Paths are relative to the table if the images lie below its folder, else absolute.
+    """
     from domainwise.core.phrasing import counted
     from domainwise.data.sources.manifest import table_of_folder
 

@@ -14,9 +14,10 @@ from domainwise.data.sources.saved import is_saved
 from domainwise.data.sources.table_files import is_table
 from domainwise.nets.weights import WEIGHTS, find, for_network
 from domainwise.protocol.network_names import is_hub, network_title
-from domainwise.protocol.reading import PLAIN, Reading
+from domainwise.protocol.reading import Reading
 
 if TYPE_CHECKING:
+    from domainwise.cli.data_flags import DataFlags
     from domainwise.data.environments import Environments
     from domainwise.models.model import Model
 
@@ -24,16 +25,10 @@ PRETRAINED, SCRATCH = "resnet18", "small-cnn"
 
 
 def choose_data_and_network(
-    dataset: str | None,
-    folder: Path | None,
-    skip_bad: bool,
-    network: str,
-    weights: str,
-    data_root: Path | None,
-    reading: Reading = PLAIN,
+    flags: "DataFlags", network: str, weights: str, data_root: Path | None
 ) -> tuple[Dataset, str | None]:
     """The data, and the network: None means the dataset's; for a folder it depends on the weights in the data root."""
-    data, named = _chosen(dataset, folder, skip_bad, network, weights, data_root, reading)
+    data, named = _chosen(flags, network, weights, data_root)
     if is_hub(named):
         seen = for_network(data, named)
         if len(seen.shape) == 3 and seen.shape[0] == 3:
@@ -43,15 +38,8 @@ def choose_data_and_network(
     return data, named
 
 
-def _chosen(
-    dataset: str | None,
-    folder: Path | None,
-    skip_bad: bool,
-    network: str,
-    weights: str,
-    data_root: Path | None,
-    reading: Reading,
-) -> tuple[Dataset, str | None]:
+def _chosen(flags: "DataFlags", network: str, weights: str, data_root: Path | None) -> tuple[Dataset, str | None]:
+    dataset, folder, skip_bad, reading = flags.dataset, flags.folder, flags.skip_bad, flags.reading
     named = None if network == "auto" else network
     if folder is not None and dataset is not None:
         raise UserError("give either --dataset NAME or --data DIR, not both")
@@ -79,6 +67,10 @@ def labelled_data(
     window = model.preprocessing.window
     if window is not None and reading.window is None and data not in DATASETS:
         reading = replace(reading, window=window)
+    if window is not None and reading.window not in (None, window):
+        given, own = (f"{low}:{high}" for low, high in (reading.window, window))
+        words = f"images are read with the window {given}, not {own}, which the model was trained with"
+        say(f"warning: {words}", errors_console)
     return find_dataset(data, skip_bad=skip_bad, reading=reading).load(data_root, model.preprocessing.shape[-1])
 
 

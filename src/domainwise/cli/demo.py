@@ -8,7 +8,8 @@ import typer
 
 from domainwise.cli import options
 from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.progress import follow_runs, interruptible, parts_progress
+from domainwise.cli.progress import interruptible, parts_progress
+from domainwise.cli.runs_progress import follow_runs
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:

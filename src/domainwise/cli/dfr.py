@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json, say
 from domainwise.cli.reading_flags import with_reading_flags
+from domainwise.core.table import Table
 from domainwise.protocol.reading import PLAIN, Reading
 
 EXAMPLES = "Example:  [bold]domainwise dfr runs/train --data photos --out reweighted[/]"
@@ -43,21 +42,19 @@ def dfr(
     made.save(out)
     done = made.card.training["last_layer"]
     if as_json:
-        print_json({"model": str(out), **done})
+        print_json({"model": str(out), "weights": made.weights, **done})
         return
-    table = Table(
-        title=escape(f"{out}: {done['words']}"), title_justify="left", caption=CAPTION, caption_justify="left"
-    )
-    for heading in ("domain", "class", "samples", "before", "after"):
-        table.add_column(heading, justify="left" if heading in ("domain", "class") else "right", overflow="fold")
-    for group in done["groups"]:
-        scores = [f"{100 * group[name]:.1f}" for name in ("before", "after")]
-        table.add_row(escape(group["domain"]), escape(group["class"]), str(group["samples"]), *scores)
-    console.print(table)
+    rows = [
+        (one["domain"], one["class"], str(one["samples"]), f"{100 * one['before']:.1f}", f"{100 * one['after']:.1f}")
+        for one in done["groups"]
+    ]
+    headings = ("domain", "class", "samples", "before", "after")
+    console.print(Table(headings, rows, f"{out}: {done['words']}", CAPTION, labels=2))
     if done["left_out"]:
         say(f"left out, with a single sample: {', '.join(done['left_out'])}")
     (worst, now), (mean, then) = done["worst_group"], done["mean_over_groups"]
     say(f"worst group {100 * worst:.1f} -> {100 * now:.1f} %, mean over groups {100 * mean:.1f} -> {100 * then:.1f} %")
+    say(f"{out}: {made.weights}")
 
 
 CAPTION = (

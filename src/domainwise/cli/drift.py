@@ -34,7 +34,8 @@ def drift(
 
     The kernel two-sample test compares them with each training domain: MMD^2 (about 0 if nothing differs) and its
     p-value. The score, MMD^2 to the nearest domain on a scale that is fixed for the model, can be plotted over time.
-    The exit status is 1 if the score is above --fail-above, or if an image cannot be read, which is then named.
+    The exit status is 1 if the score is above --fail-above, or if an image cannot be read, which is then named,
+    and 2 after a mistake, when nothing was measured.
     """
     import torch
 

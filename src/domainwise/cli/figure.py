@@ -64,8 +64,8 @@ def figure(
     print_notes(collection.notes)
     files.writable_file(path)
     wanted = options.parse_names(algorithms)
-    drawing = draw(name, folder, collection, dataset=dataset, algorithms=wanted, rule=selection, dark=dark)
-    save(drawing.figure, path)
+    drawing = draw(name, folder, collection, dataset=dataset, algorithms=wanted, rule=selection)
+    save(drawing.figure, path, dark=dark)
     if as_json:
         facts = {"figure": str(path), "title": drawing.title, "caption": drawing.caption}
         print_json(facts | {"sentences": list(drawing.sentences)})

@@ -46,25 +46,27 @@ def interpolate(
 
         check_format(figure, "figure")
         files.writable_file(figure, argument="figure")
+    if out is not None:
+        files.writable_folder(out)
     values = [_number(text) for text in options.parse_names(alphas)] or list(ALPHAS)
     if alpha is not None and alpha not in values:
         values.append(alpha)
-    found = walk(trained, alphas=values, save=save, device=device, data_root=data_root)
+    result = walk(trained, alphas=values, save=save, device=device, data_root=data_root)
     if figure is not None:
         from domainwise.reports.interpolation import interpolation_figure
         from domainwise.reports.style import save as save_figure
 
-        save_figure(interpolation_figure(found), figure)
+        save_figure(interpolation_figure(result), figure)
     model = None
     if out is not None:
-        model = found.model(alpha, device)
+        model = result.model(alpha, device)
         model.save(out)
     if as_json:
         written = {"model": out, "figure": figure}
-        print_json(found.as_json() | {name: path and str(path) for name, path in written.items()})
+        print_json(result.as_json() | {name: path and str(path) for name, path in written.items()})
         return
-    console.print(found)
-    say(found.sentence)
+    console.print(result)
+    say(result.sentence)
     if model is not None:
         say(f"Model: {out}; {model.weights}")
     if figure is not None:

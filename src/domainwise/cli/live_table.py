@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from domainwise.cli.progress import RunsProgress
+from domainwise.cli.runs_progress import RunsProgress
 
 if TYPE_CHECKING:
     from domainwise.protocol.runs import Run

@@ -33,7 +33,10 @@ ImageSize = Annotated[
 ]
 Augmentation = Annotated[
     str | None,
-    typer.Option(help="Of training images: none, domainbed or oodbench (default: the dataset's or the network's)."),
+    typer.Option(
+        help="Of training images: none, domainbed, domainbed-original-size, domainbed-uncropped or oodbench (default: "
+        "the dataset's or the network's)."
+    ),
 ]
 
 # Training
@@ -158,9 +161,14 @@ RunFolders = Annotated[
     list[Path], typer.Argument(help="Folders of runs or trainings, or of a sweep: one run per method.")
 ]
 FilterDataset = Annotated[str | None, typer.Option("--dataset", help="Which dataset, if a sweep has several.")]
+FilterAlgorithm = Annotated[str | None, typer.Option("--algorithm", help="Which algorithm, if a sweep has several.")]
 FilterDomain = Annotated[str | None, typer.Option("--test-domain", help="Unseen domain of the runs, for a sweep.")]
 FilterTrial = Annotated[int | None, typer.Option("--trial", help="Trial of the runs, for a sweep.")]
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a model, written by train --out, fit or save.")]
+Abstain = Annotated[
+    str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
+]
+Sets = Annotated[str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")]
 Images = Annotated[list[str], typer.Argument(help="Image files, folders, tables, or quoted patterns.")]
 
 # Results

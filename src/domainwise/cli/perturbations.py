@@ -48,8 +48,8 @@ def perturbations(
             }
             for one in measured.domains
         ]
-        found = {"method": measured.method, "domains": domains, "sentence": measured.sentence}
-        print_json(found | {"weights": trained.weights, "picture": str(out)})
+        content = {"method": measured.method, "domains": domains, "sentence": measured.sentence}
+        print_json(content | {"weights": trained.weights, "picture": str(out)})
         return
     headings = ("domain", "norm", "low frequency", "white noise", "its images", "cosine with background", "by chance")
     rows = []

@@ -2,13 +2,12 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import TextColumn
-from rich.table import Table
 
 from domainwise.cli import complete, options
 from domainwise.cli.output import console, errors_console, print_json, say
@@ -17,6 +16,7 @@ from domainwise.cli.reading_flags import with_path_flags, with_reading_flags
 from domainwise.core.errors import UserError
 from domainwise.core.printing import printable
 from domainwise.core.spreadsheet import comma_separated_rows
+from domainwise.core.table import Table
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -50,10 +50,17 @@ AdaptKeep = Annotated[int | None, typer.Option(help="t3a: confident images kept 
 AdaptLr = Annotated[float | None, typer.Option(help="tent: step size (default: 0.001).")]
 
 
-def adapted(model: "Model", method: str, keep: int | None, lr: float | None) -> "Model":
-    """The model, adapting to its images; says what that assumes."""
-    given = {"keep": keep, "lr": lr}
-    made = model.adapt(method, **{name: value for name, value in given.items() if value is not None})
+def adapted(model: "Model", method: str | None, keep: int | None, lr: float | None) -> "Model":
+    """The model, adapting to its images if there is a method; says what that assumes."""
+    from domainwise.models.adapt import SETTINGS
+
+    given = {name: value for name, value in {"keep": keep, "lr": lr}.items() if value is not None}
+    if method is None:
+        for known, name in SETTINGS.items():
+            if name in given:
+                raise UserError(f"nothing adapts to the images: add --adapt {known}", argument=f"adapt_{name}")
+        return model
+    made = model.adapt(method, **given)
     say(f"warning: {made.assumes}", errors_console)
     return made
 
@@ -72,69 +79,63 @@ def predict(
     adapt_lr: AdaptLr = None,
     device: options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and image.")] = False,
-    abstain: Annotated[
-        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
-    ] = "",
-    sets: Annotated[
-        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
-    ] = "",
+    abstain: options.Abstain = "",
+    sets: options.Sets = "",
 ) -> None:
     """Predict the class of images: one tab-separated line per image with file, class and probability.
 
-    Tabs and line breaks in names are escaped. An image that cannot be read is named on standard error and left out; the
-    exit status is then 1, or 2 if none can.
+    Tabs and line breaks in names are escaped. Standard error says which weights predicted, and names images that cannot
+    be read. These are left out; the exit status is then 1, or 2 if none can.
     """
     from domainwise.core import files
     from domainwise.core.phrasing import counted
     from domainwise.data.images.remote import shown
-    from domainwise.models.decisions import UNKNOWN, abstain_threshold, class_set, sets_threshold
+    from domainwise.models.decisions import UNKNOWN, DecisionRule
     from domainwise.models.folder import load_model
     from domainwise.models.stream import find_images, predictions, read_batches
-    from domainwise.protocol.calibration import SOURCES
 
     loaded = load_model(model, device=device)
     paths = find_images(images, reading)
     log.info("%s: %s", model, loaded.weights)
     if csv_file is not None:
         files.writable_file(csv_file, argument="csv")
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
-    elif loaded.batch_dependent:
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    if adapt is None and loaded.batch_dependent:
         errors_console.print(
             f"predictions of {loaded.card.algorithm} depend on the {loaded.batch_size} images they are made with: "
             "give images of one domain at a time"
         )
-    lowest = abstain_threshold(loaded, abstain) if abstain else 0.0
-    least = sets_threshold(loaded, sets) if sets else None
-    made = loaded.card.calibration
-    if (abstain or sets) and made is not None and made.source == "held-out":
-        say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
+    rule = DecisionRule.of(loaded, abstain, sets)
+    if rule.warning:
+        say(f"warning: {rule.warning}", errors_console)
     silent = console.is_terminal and csv_file is None  # the lines show progress
     rows: list[list[str]] = []
-    unreadable = 0
+    unreadable, reason = 0, ""
     with progress_bar(TextColumn("{task.completed}/{task.total}"), silent=silent) as bar:
         bar.start()
         task = bar.add_task("predicting", total=len(paths))
         for batch in read_batches(paths, loaded):
             for line in batch.unreadable:
                 log.debug(line)
-                say(line, errors_console)
+                reason = line
+                if len(paths) > 1:
+                    say(line, errors_console)
             unreadable += len(batch.unreadable)
-            for one in predictions(loaded, batch, domain):
-                answered = one.confidence >= lowest
-                label = one.label if answered else UNKNOWN
-                names = None if least is None else class_set(loaded.classes, one.probabilities, least)
+            for image, p in predictions(loaded, batch, domain):
+                decision = rule.decide(p)
+                label = UNKNOWN if decision.label is None else decision.label
+                names = decision.classes
                 if csv_file is not None:
-                    numbers = (f"{p:.6g}" for p in (one.confidence, *one.probabilities))
-                    extra = ["yes" if answered else "no"] if abstain else []
+                    numbers = (f"{number:.6g}" for number in (decision.confidence, *p))
+                    extra = ["no" if decision.label is None else "yes"] if abstain else []
                     rows.append(
-                        [shown(one.file), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
+                        [shown(image), label, *numbers, *extra, *([] if names is None else [" | ".join(names)])]
                     )
                 elif as_json:
-                    probabilities = dict(zip(loaded.classes, one.probabilities, strict=True))
+                    probabilities = dict(zip(loaded.classes, p, strict=True))
                     row: dict[str, Any] = {
-                        "file": shown(one.file),
-                        "class": label if answered else None,
+                        "file": shown(image),
+                        "class": decision.label,
                         "probabilities": probabilities,
                     }
                     row |= {} if names is None else {"set": names}
@@ -142,7 +143,7 @@ def predict(
                 else:
                     listed = "" if names is None else f"\t{printable(' | '.join(names))}"
                     console.file.write(
-                        f"{printable(shown(one.file))}\t{printable(label)}\t{one.confidence:.4f}{listed}\n"
+                        f"{printable(shown(image))}\t{printable(label)}\t{decision.confidence:.4f}{listed}\n"
                     )
             bar.advance(task, len(batch.files) + len(batch.unreadable))
     if csv_file is not None:
@@ -151,11 +152,15 @@ def predict(
             text = comma_separated_rows(["file", "class", "confidence", *loaded.classes, *extras], rows)
             file.write(text.encode(errors="surrogateescape"))
         say(f"{counted(len(paths) - unreadable, 'prediction')}: {csv_file}")
+    if unreadable == len(paths):
+        which = reason if unreadable == 1 else f"none of {unreadable} images could be read"
+        raise UserError(f"{which}; there was nothing to predict")
+    say(f"{model}: {loaded.weights}", errors_console)
     if unreadable:
-        nothing = unreadable == len(paths)
-        rest = "there was nothing to predict" if nothing else "the rest were predicted"
-        errors_console.print(f"{unreadable} of {counted(len(paths), 'image')} could not be read; {rest}")
-        raise typer.Exit(2 if nothing else 1)
+        say(
+            f"{unreadable} of {counted(len(paths), 'image')} could not be read; the rest were predicted", errors_console
+        )
+        raise typer.Exit(1)
 
 
 @with_reading_flags
@@ -184,27 +189,25 @@ def evaluate(
             f"this model reads rows of {loaded.preprocessing.shape[0]} numbers, not images: use it from Python"
         )
     environments = labelled_data(loaded, data, skip_bad, reading, data_root)
-    if adapt is not None:
-        loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
+    loaded = adapted(loaded, adapt, adapt_keep, adapt_lr)
     result = loaded.evaluate(environments)
     if as_json:
         print_json(result.as_json() | ({} if adapt is None else {"adapted": adapt}))
         return
-    title = escape(f"Accuracy of {model} on {environments.name}, per cent")
     made = f"{loaded.card.algorithm}, {loaded.card.network}, trained on {', '.join(loaded.domains)}"
     caption = f"{made}; {loaded.weights}" + (f"; adapted by {adapt}, anew in every domain" if adapt else "")
-    table = Table(title=title, caption=escape(caption))
-    table.add_column("domain", overflow="fold")
     shown = environments.classes if len(environments.classes) <= CLASSES_SHOWN else ()
     counts = ("images", "seen in training") if result.seen_samples else ("images",)
-    for heading in (*counts, "all", *map(escape, shown)):
-        table.add_column(heading, justify="right")
+    rows = []
     for domain, score in result.domains.items():
         cells = [f"{100 * score.classes[name]:.1f}" if name in score.classes else "" for name in shown]
-        seen = " (trained on)" if score.trained_on else ""
+        seen = f" ({score.role})" if score.trained_on else ""
         numbers = (score.samples, score.seen_samples)[: len(counts)]
-        table.add_row(escape(domain) + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells)
-    console.print(table)
+        rows.append((domain + seen, *map(str, numbers), f"{100 * score.accuracy:.1f}", *cells))
+    title = f"Accuracy of {model} on {environments.name}, per cent"
+    console.print(Table(("domain", *counts, "all", *shown), rows, title, caption))
+    calibrated = "as calibrated" if loaded.card.calibration else "not calibrated"
+    console.print(replace(result.metrics_table(), title="Further metrics", caption=f"probabilities are {calibrated}"))
     _show_confusion(result.confusion)
     if result.seen_sentence:
         say(result.seen_sentence)
@@ -218,12 +221,8 @@ def _show_confusion(confusion: "Confusion") -> None:
         return
     names = list(dict.fromkeys([*confusion, *(name for row in confusion.values() for name in row)]))
     if len(names) <= CLASSES_SHOWN:
-        table = Table("true class", title="Images of each class (rows) by prediction")
-        for name in names:
-            table.add_column(escape(name), justify="right")
-        for name, row in confusion.items():
-            table.add_row(escape(name), *(str(row.get(other) or "") for other in names))
-        console.print(table)
+        rows = [(name, *(str(row.get(other) or "") for other in names)) for name, row in confusion.items()]
+        console.print(Table(("true class", *names), rows, "Images of each class (rows) by prediction"))
     most = sorted(wrong, key=lambda pair: -wrong[pair])[:COMMONEST]
     parts = [f"{a} taken for {b}: {wrong[a, b]} of {sum(confusion[a].values())}" for a, b in most]
     say(f"Most often wrong: {'; '.join(parts)}.")

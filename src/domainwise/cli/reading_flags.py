@@ -22,7 +22,8 @@ def _declaration(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight)."
+            help="Columns of a table by role: domain=camera,group=patient,label=species (path, split, time, weight); "
+            "weight= reads none."
         ),
     ] = None,
     domain_column: Annotated[str, typer.Option(help="The same as --columns domain=NAME.")] = "",
@@ -42,19 +43,20 @@ DECLARED = inspect.signature(_declaration).parameters
 
 def with_reading_flags(command: Command) -> Command:
     """The command with the declared options in place of its parameter `reading`."""
-    return in_place_of("reading", DECLARED, _reading, command)
+    return in_place_of("reading", DECLARED, reading_of, command)
 
 
 def with_path_flags(command: Command) -> Command:
     """The same with those that say where a table's images are; nothing else is read of it."""
-    return in_place_of("reading", {name: DECLARED[name] for name in ("columns", "root")}, _reading, command)
+    return in_place_of("reading", {name: DECLARED[name] for name in ("columns", "root")}, reading_of, command)
 
 
-def _reading(values: Mapping[str, Any]) -> Reading:
+def reading_of(values: Mapping[str, Any]) -> Reading:
+    """What the values of the options say."""
     columns: dict[str, str] = {}
     for pair in (pair for text in values["columns"] or [] for pair in options.parse_names(text)):
         role, equals, column = pair.partition("=")
-        if not (role and equals and column) or role in columns:
+        if not (role and equals) or role in columns:
             raise UserError(f"--columns {pair!r}: write ROLE=COLUMN, each role once, e.g. --columns domain=camera")
         columns[role] = column
     if name := values.get("domain_column"):

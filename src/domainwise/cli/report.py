@@ -19,6 +19,7 @@ def report(
     folder: options.ReportFolder,
     out: Annotated[Path | None, typer.Option(help="The page (default: report.html in the folder).")] = None,
     baseline: options.Baseline = "ERM",
+    metric: options.MetricName = "accuracy",
     no_models: Annotated[
         bool, typer.Option("--no-models", help="Use records only: no heatmaps, perturbations or audits.")
     ] = False,
@@ -48,7 +49,7 @@ def report(
             from domainwise.reports.page.models import ModelOptions
 
             models = ModelOptions(data_root, device, shift, progress)
-        path, collection = write_page(folder, out, baseline=baseline, models=models, partial=partial)
+        path, collection = write_page(folder, out, baseline=baseline, models=models, partial=partial, metric=metric)
     print_notes([*collection.notes, *collection.completeness().sentences])
     if as_json:
         print_json({"page": str(path), "runs": len(collection.runs), "bytes": path.stat().st_size})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.launching import LaunchFlags, run_plans, with_launch_flags
 from domainwise.cli.output import console, print_json
-from domainwise.cli.sweep import launcher_options, run_plans
 from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.protocol.runs import RECIPE
 
@@ -23,6 +23,7 @@ OF_THE_PAPER = ("hparam", "steps", "network", "evaluate_every", "augmentation", 
 
 
 @with_training_flags(without=(*OF_THE_PAPER, *RECIPE, "class_weight"))
+@with_launch_flags
 def reproduce(
     table: Annotated[str, typer.Argument(help="A table of the paper with accuracies: its number or label.")],
     dataset: Annotated[str | None, typer.Option(help="Only this dataset of the table.")] = None,
@@ -34,14 +35,7 @@ def reproduce(
     *,
     training: TrainingFlags,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/TABLE).")] = None,
-    on: options.On = "local",
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = "auto",
-    address: options.Address = None,
-    slurm: options.Slurm = None,
-    dry_run: options.DryRun = False,
-    retry: options.Retry = False,
-    log_to: options.LogTo = None,
+    launching: LaunchFlags,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -51,7 +45,6 @@ def reproduce(
     from domainwise.paper.presets import reproduction
     from domainwise.paper.tables import find_table
     from domainwise.reports.paper_comparison import compare
-    from domainwise.sweeps.events import Settings
 
     paper_table = find_table(table)
     plans = reproduction(
@@ -72,9 +65,8 @@ def reproduce(
 
     run_plans(
         plans,
-        Settings(out or Path("runs") / paper_table.label, device, data_root, retry, tuple(log_to or ())),
-        launcher_options(on, workers, per_gpu, address, slurm),
-        dry_run=dry_run,
+        launching.settings(out or Path("runs") / paper_table.label, device, data_root),
+        launching,
         as_json=as_json,
         differences=planned_differences(paper_table, plans),
         show=show,

@@ -21,12 +21,8 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 8000,
-    abstain: Annotated[
-        str, typer.Option(help="Answer only if confident: coverage=0.9, or risk=0.05 (needs a calibrated model).")
-    ] = "",
-    sets: Annotated[
-        str, typer.Option(help="Also sets of classes that hold the true one at this level, e.g. 0.9.")
-    ] = "",
+    abstain: options.Abstain = "",
+    sets: options.Sets = "",
     max_megabytes: Annotated[float, typer.Option(help="Largest image file, in MiB.")] = DEFAULTS.max_megabytes,
     max_megapixels: Annotated[
         float, typer.Option(help="Largest image, in millions of pixels; a larger one is not decoded.")
@@ -48,16 +44,14 @@ def serve(
     POST images to /predict: as a form, as base64 in JSON, or the bytes of one. /health says whether the model answers,
     /metrics has counters for Prometheus, and / is a page to try it. Standard output has one line of JSON per request.
     """
-    from domainwise.protocol.calibration import SOURCES
     from domainwise.serving.app import create_app
     from domainwise.serving.server import is_loopback, run
 
     limits = Limits(max_megabytes, max_megapixels, max_images, batch_size, queue)
     app = create_app(model, limits=limits, abstain=abstain, sets=sets, threads=threads, device=device)
     service = app.state.service
-    made = service.model.card.calibration
-    if (abstain or sets) and made.source == "held-out":
-        say(f"warning: thresholds were chosen {SOURCES['held-out']}", errors_console)
+    if warning := service.answers.rule(None, None).warning:
+        say(f"warning: {warning}", errors_console)
     if service.watch.missing:
         say(f"note: no drift is measured: {service.watch.missing}", errors_console)
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domainwise.cli import options
+from domainwise.cli.filter_flags import with_runs_wanted
 from domainwise.cli.output import console, print_json, say
 from domainwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from domainwise.models.combinable import RunsWanted
     from domainwise.protocol.runs import Combination
 
 EXAMPLES = (
@@ -24,18 +26,17 @@ ENSEMBLE_EXAMPLES = (
 )
 
 Runs = Annotated[list[Path], typer.Argument(help="A sweep's folder, or the folders of runs (OUT/<run id>).")]
-Algorithm = Annotated[str | None, typer.Option(help="Which algorithm, if a sweep has several.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the model; name test domain and trial if there are several.")]
 
 
+@with_runs_wanted
 def soup(
     runs: Runs,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Only runs that do not lower training-domain validation (default: all).")
     ] = False,
-    algorithm: Algorithm = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    *,
+    wanted: "RunsWanted",
     out: Out = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -46,24 +47,14 @@ def soup(
     A sweep gives one soup per test domain and trial. Each is evaluated on the splits of its runs and recorded in the
     sweep's folder, so that table, report and publish show it. Runs of sweep --space soup share their start.
     """
-    _combine(
-        runs,
-        "greedy soup" if greedy else "uniform soup",
-        algorithm,
-        test_domain,
-        trial,
-        out,
-        data_root,
-        device,
-        as_json,
-    )
+    rule: Combination = "greedy soup" if greedy else "uniform soup"
+    _combine(runs, rule, wanted, out, data_root, device, as_json)
 
 
+@with_runs_wanted
 def ensemble(
     runs: Runs,
-    algorithm: Algorithm = None,
-    test_domain: options.FilterDomain = None,
-    trial: options.FilterTrial = None,
+    wanted: "RunsWanted",
     out: Out = None,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
@@ -74,33 +65,27 @@ def ensemble(
     A sweep gives one ensemble per test domain and trial. Each is evaluated on the splits of its runs and recorded in
     the sweep's folder, so that table, report and publish show it. The runs may have any start.
     """
-    _combine(runs, "ensemble", algorithm, test_domain, trial, out, data_root, device, as_json)
+    _combine(runs, "ensemble", wanted, out, data_root, device, as_json)
 
 
 def _combine(
     runs: Sequence[Path],
     combination: "Combination",
-    algorithm: str | None,
-    test_domain: str | None,
-    trial: int | None,
+    wanted: "RunsWanted",
     out: Path | None,
     data_root: Path | None,
     device: str,
     as_json: bool,
 ) -> None:
-    from domainwise.core import files
-    from domainwise.models.combinable import RunsWanted
     from domainwise.models.combination import Combinations
     from domainwise.models.combine import combine
 
-    wanted = RunsWanted(algorithm, test_domain, trial)
     sweep = runs[0] if len(runs) == 1 and not (runs[0] / "run.json").exists() else None
     if sweep is None and out is None:
         raise UserError("the runs become one model: name its folder", argument="out")
     made = []
-    for one in combine(runs, combination, wanted, device, data_root, single=out is not None):
+    for one in combine(runs, combination, wanted, device, data_root, single=out is not None, out=out):
         if out is not None:
-            files.writable_folder(out)
             model = one.model(device)
             model.save(out)
         if sweep is not None:
@@ -110,9 +95,10 @@ def _combine(
     if as_json:
         print_json({"combinations": result.to_records(), "model": None if out is None else str(out)})
         return
-    console.print(result)
+    if made:
+        console.print(result)
     if sweep is not None:
-        say(f"Recorded in {sweep}: see domainwise table {sweep}")
+        say(f"Recorded in {sweep}{'' if made else ' already'}: see domainwise table {sweep}")
     if out is not None:
         say(f"Model: {out}; {model.weights}")
         say(model.unseen)

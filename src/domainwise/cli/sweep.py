@@ -1,7 +1,6 @@
 """`domainwise sweep`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,20 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from domainwise.cli import complete, options
-from domainwise.cli.output import console, errors_console, print_json, say
-from domainwise.cli.progress import follow_runs
-from domainwise.cli.reading_flags import with_reading_flags
-from domainwise.cli.status import list_failures, progress_json
-from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
+from domainwise.cli.data_flags import DataFlags, with_data_flags
+from domainwise.cli.launching import LaunchFlags, run_plans, with_launch_flags
+from domainwise.cli.output import errors_console, say
+from domainwise.cli.training_flags import TrainingFlags, with_training_flags
 from domainwise.core.errors import UserError
 from domainwise.protocol.dataset_names import title
-from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
-    from domainwise.protocol.runs import Run
     from domainwise.protocol.spaces import Value
-    from domainwise.sweeps.collection import Collection
-    from domainwise.sweeps.events import Settings
     from domainwise.sweeps.plan import Plan
 
 EXAMPLES = (
@@ -35,12 +29,10 @@ EXAMPLES = (
 
 
 @with_training_flags()
-@with_reading_flags
+@with_data_flags()
+@with_launch_flags
 def sweep(
-    dataset: options.Dataset = None,
-    data: options.DataFolder = None,
-    skip_bad: options.SkipBad = False,
-    reading: Reading = PLAIN,
+    data: DataFlags,
     preset: Annotated[
         str, typer.Option(help="domainbed: every algorithm on the datasets of DomainBed that are here.")
     ] = "",
@@ -76,21 +68,13 @@ def sweep(
     time_limit: Annotated[
         str, typer.Option(help="Stop after this time, e.g. 8h; checkpoints are kept, the same command continues.")
     ] = "",
-    on: options.On = "local",
-    workers: options.Workers = None,
-    per_gpu: options.PerGpu = "auto",
-    address: options.Address = None,
-    slurm: options.Slurm = None,
-    dry_run: options.DryRun = False,
-    retry: options.Retry = False,
-    log_to: options.LogTo = None,
+    launching: LaunchFlags,
     data_root: options.DataRoot = None,
     device: options.Device = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Search hyper-parameters of several algorithms on every unseen domain; continues after interruptions."""
     from domainwise.protocol.limits import seconds_of
-    from domainwise.sweeps.events import Settings
 
     names = options.parse_names(algorithms)
     search = {
@@ -103,11 +87,11 @@ def sweep(
     }
     seconds = seconds_of(time_limit, "time_limit") if time_limit else None
     if preset:
-        if dataset is not None or data is not None or grid:
+        if data.dataset is not None or data.folder is not None or grid:
             raise UserError("a preset has its own datasets and no grid: leave out --dataset, --data and --grid")
         plans = _of_preset(preset, training, names, device, data_root, search)
     else:
-        plans = _of_data(dataset, data, skip_bad, reading, training, names, grid or [], device, data_root, search)
+        plans = _of_data(data, training, names, grid or [], device, data_root, search)
     for plan in plans:
         for name in plan.without_pairs:
             say(
@@ -115,16 +99,12 @@ def sweep(
                 "planned without pairs, so leave-one-domain-out selection cannot judge it",
                 errors_console,
             )
-    launcher = launcher_options(on, workers, per_gpu, address, slurm)
-    settings = Settings(out or Path("runs") / (preset or "sweep"), device, data_root, retry, tuple(log_to or ()))
-    run_plans(plans, settings, launcher, dry_run=dry_run, as_json=as_json, many=bool(preset), time_limit=seconds)
+    settings = launching.settings(out or Path("runs") / (preset or "sweep"), device, data_root)
+    run_plans(plans, settings, launching, as_json=as_json, many=bool(preset), time_limit=seconds)
 
 
 def _of_data(
-    dataset: str | None,
-    data: Path | None,
-    skip_bad: bool,
-    reading: Reading,
+    data: DataFlags,
     training: TrainingFlags,
     algorithms: Sequence[str],
     grid: Sequence[str],
@@ -133,13 +113,10 @@ def _of_data(
     search: Mapping[str, Any],
 ) -> "list[Plan]":
     """A plan per cell of the grid, on one dataset or folder."""
-    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.sweeps.plan import plan_sweep
 
     cells = grid_cells(grid)
-    chosen, named = choose_data_and_network(
-        dataset, data, skip_bad, training.network, training.weights, data_root, reading
-    )
+    chosen, named = data.choose(training, data_root)
     planned = training.options(device, data_root, named)
     return [
         plan_sweep(
@@ -172,19 +149,6 @@ def _of_preset(
     return list(study.plans)
 
 
-def launcher_options(
-    on: str, workers: int | None, per_gpu: str, address: str | None, slurm: Sequence[str] | None
-) -> dict[str, Any]:
-    """The arguments of `sweeps.launch.launch`, from flags."""
-    return {
-        "on": on,
-        "workers": workers,
-        "per_gpu": parse_per_gpu(per_gpu),
-        "address": address,
-        "slurm_parameters": options.parse_hparams(slurm or [], "--slurm"),
-    }
-
-
 def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
     """["eps=1,2", "norm=l2"] -> [{"eps": 1, "norm": "l2"}, {"eps": 2, "norm": "l2"}]; one empty cell for no grid."""
     axes = []
@@ -194,121 +158,3 @@ def grid_cells(pairs: Sequence[str]) -> "list[dict[str, Value]]":
             raise UserError(f"--grid {pair!r}: write NAME=VALUE,VALUE, e.g. --grid eps=0.5,1,2")
         axes.append([options.parse_hparams([f"{name}={value}"], "--grid") for value in options.parse_names(values)])
     return [{name: value for one in cell for name, value in one.items()} for cell in product(*axes)]
-
-
-def run_plans(
-    plans: "Sequence[Plan]",
-    settings: "Settings",
-    launcher: Mapping[str, Any],
-    *,
-    dry_run: bool,
-    as_json: bool,
-    differences: Sequence[str] | None = None,
-    show: "Callable[[Collection], None] | None" = None,
-    many: bool = False,
-    time_limit: float | None = None,
-) -> None:
-    """Executes plans into one folder and shows the results, by the selection rules of the plans' datasets.
-
-    For plans that reproduce the paper, `differences` says where they differ from it, and `show` shows the results.
-    `many` plans of all algorithms are trained draw by draw, after a quick estimate of their time. After `time_limit`
-    seconds the runs save their checkpoints and end.
-    """
-    from domainwise.core.phrasing import counted
-    from domainwise.sweeps.collection import collect
-    from domainwise.sweeps.launch import check_launcher, launch_plans, until
-    from domainwise.sweeps.plan import planned_runs
-    from domainwise.sweeps.presets import draw_by_draw
-    from domainwise.sweeps.status import sweep_progress
-    from domainwise.sweeps.tables import tables
-
-    check_launcher(launcher["on"])
-    order = draw_by_draw if many else planned_runs
-    runs = order(plans)
-    note_erm_to_the_end(runs)
-    if dry_run:
-        print_estimate(runs, settings, launcher, as_json=as_json, differences=differences, by_passes=many)
-        return
-    if many and not as_json:
-        print_estimate(runs, settings, launcher, as_json=False, by_passes=True)
-    events = launch_plans(plans, settings, order=order, **launcher)
-    if time_limit is not None:
-        events = until(events, time_limit)
-    say(f"{counted(len(runs), 'run')} into {settings.out}{_in_brackets(differences)}", errors_console)
-    follow_runs(runs, events, settings.out)
-    collected = collect(settings.out).finished()
-    progress = sweep_progress(settings.out, runs, collected)
-    if show is not None:
-        show(collected)
-    elif as_json:
-        print_json({"standing": progress_json(progress), "tables": [table.as_json() for table in tables(collected)]})
-    else:
-        for table in tables(collected):
-            console.print(table)
-        if time_limit is not None and progress.remaining:
-            say("Stopped at the time limit: the same command continues", errors_console)
-        say(f"{progress}. Other selection rules, curves and models on one page: domainwise report {settings.out}")
-    list_failures(progress)
-    if progress.failed:
-        raise typer.Exit(1)
-
-
-def parse_per_gpu(text: str) -> int | None:
-    """ "auto" -> None, "4" -> 4."""
-    if text == "auto":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"--per-gpu {text}: give a number of runs, or auto")
-    return int(text)
-
-
-def print_estimate(
-    runs: "Sequence[Run]",
-    settings: "Settings",
-    launcher: Mapping[str, Any],
-    *,
-    as_json: bool,
-    differences: Sequence[str] | None = None,
-    by_passes: bool = False,
-) -> None:
-    """The number of runs, the time they would take where it can be measured here, and missing data and weights."""
-    from domainwise.core.phrasing import counted, duration
-    from domainwise.engine.devices import pick_device
-    from domainwise.sweeps.estimate import estimate_seconds
-    from domainwise.sweeps.events import final_status
-    from domainwise.sweeps.local import default_workers
-
-    missing = [run for run in runs if final_status(run, settings) is None] if settings.out.is_dir() else runs
-    data, weights = settings.missing_inputs(missing)
-    local = launcher["on"] == "local"
-    seconds, reason = None, "the data is not there"
-    if not data:
-        try:
-            pick_device(settings.device)
-            measured = partial(estimate_seconds, by_passes=by_passes)
-            seconds = measured(missing, settings.device, settings.data_root) if missing else 0.0
-        except UserError as error:
-            if local:
-                raise
-            reason = str(error)
-    at_once = (launcher["workers"] or default_workers(settings.device, missing)) if local else 1
-    if as_json:
-        rounded = None if seconds is None else round(seconds)
-        estimate: dict[str, Any] = {"runs": len(runs), "missing": len(missing), "seconds": rounded, "workers": at_once}
-        paper = {} if differences is None else {"differences": list(differences)}
-        print_json(estimate | {"lacking": [*data, *weights]} | paper)
-        return
-    time_taken = f"time not estimated ({reason})"
-    if seconds is not None:
-        how = f"with {at_once} at once" if local else "in all, on machines like this"
-        measure = "ERM, times the passes of each algorithm" if by_passes else "each algorithm"
-        time_taken = f"about {duration(seconds / at_once)} {how}, measured by a few real steps of {measure}"
-    say(f"{counted(len(runs), 'run')}, {len(missing)} still to do: {time_taken}{_in_brackets(differences)}")
-    for file in (*data, *weights):
-        say(f"missing: {file}")
-
-
-def _in_brackets(differences: Sequence[str] | None) -> str:
-    if differences is None:
-        return ""
-    return f" (unlike the paper: {'; '.join(differences)})" if differences else " (the paper's full search)"

@@ -108,7 +108,7 @@ def export(
     """Write a sweep's records the way DomainBed writes them: one folder per run with results.jsonl and done."""
     from domainwise.core.phrasing import counted
     from domainwise.sweeps.collection import collect, distinct
-    from domainwise.sweeps.domainbed import export_domainbed
+    from domainwise.sweeps.domainbed_export import export_domainbed
 
     count = export_domainbed(folder, target)
     collection = collect(folder)

@@ -1,20 +1,20 @@
 """`domainwise train`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from domainwise.cli import complete, options
+from domainwise.cli.data_flags import DataFlags, with_data_flags
 from domainwise.cli.output import console, errors_console, print_json, say
 from domainwise.cli.progress import training_progress
-from domainwise.cli.reading_flags import with_reading_flags
 from domainwise.cli.training_flags import TrainingFlags, note_erm_to_the_end, with_training_flags
 from domainwise.core import torchrun
-from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
-    from domainwise.engine.train import TrainingResult
+    from domainwise.engine.result import TrainingResult
 
 EXAMPLES = (
     "Examples:  [bold]domainwise train --data ~/photos --algorithm DAT --out model[/]"
@@ -22,19 +22,18 @@ EXAMPLES = (
     "   ·   [bold]domainwise train --dataset ColoredMNIST --test-domain -90% --algorithm IRM --data-root ~/data[/]"
 )
 
+DatasetOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        help="See: domainwise list (default: BackgroundDigits, unless --data).", autocompletion=complete.datasets
+    ),
+]
+
 
 @with_training_flags()
-@with_reading_flags
+@with_data_flags(DatasetOrDefault)
 def train(
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="See: domainwise list (default: BackgroundDigits, unless --data).", autocompletion=complete.datasets
-        ),
-    ] = None,
-    data: options.DataFolder = None,
-    skip_bad: options.SkipBad = False,
-    reading: Reading = PLAIN,
+    data: DataFlags,
     algorithm: Annotated[str, typer.Option(help="See: domainwise list.", autocompletion=complete.algorithms)] = "DAT",
     test_domain: Annotated[
         list[str] | None,
@@ -61,16 +60,14 @@ def train(
     as_json: options.Json = False,
 ) -> None:
     """Train one model with some domains unseen, and evaluate it on them. Continues if it was interrupted."""
-    from domainwise.cli.data_options import choose_data_and_network
     from domainwise.data.catalogue import DATASETS
     from domainwise.engine.train import train as train_run
     from domainwise.models.fit import trained_model
     from domainwise.sweeps.plan_run import plan_run
 
-    dataset = dataset if dataset is not None or data is not None else "BackgroundDigits"
-    chosen, named = choose_data_and_network(
-        dataset, data, skip_bad, training.network, training.weights, data_root, reading
-    )
+    if data.dataset is None and data.folder is None:
+        data = replace(data, dataset="BackgroundDigits")
+    chosen, named = data.choose(training, data_root)
     unseen = test_domain or (chosen.testable[:1] if chosen.name in DATASETS else chosen.unseen)
     planned = training.options(device, data_root, named, held_out=held_out)
     run = plan_run(chosen, algorithm, unseen, planned, train_domains=train_domain, draw=draw, trial=trial)
@@ -96,8 +93,8 @@ def train(
         }
         final = _scores(outcome, outcome.records[-1].step) if outcome.records else []
         used = None if model is None else model.weights
-        found = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
-        print_json(summary | {"folder": str(outcome.folder), **found, "weights": used})
+        evaluations = {"final": final, "selected": selected} | ({"averaged": _averaged(outcome)} if run.average else {})
+        print_json(summary | {"folder": str(outcome.folder), **evaluations, "weights": used})
     else:
         console.print(outcome)
         use = "" if model is None else f"Model: {out}, {model.weights} (for predict, evaluate, export, drift). "

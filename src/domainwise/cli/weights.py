@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json, say
 from domainwise.cli.progress import download_progress
 from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
+from domainwise.core.table import Table
 
 LIST_EXAMPLES = "Examples:  [bold]domainwise weights list[/]   ·   [bold]domainwise weights list --json[/]"
 GET_EXAMPLES = (
@@ -34,10 +35,10 @@ def list_weights(data_root: options.DataRoot = None, as_json: options.Json = Fal
     known, others = describe(root)
     hub = describe_hub()
     if as_json:
-        found = {"weights": known, "other_files": others, "hub": hub}
-        print_json({"root": str(root), "normalisation": NORMALISATION, **found})
+        content = {"weights": known, "other_files": others, "hub": hub}
+        print_json({"root": str(root), "normalisation": NORMALISATION, **content})
         return
-    table = Table(title=escape(f"Weights in {root / FOLDER} and {root}"), title_justify="left", show_lines=True)
+    table = RichTable(title=escape(f"Weights in {root / FOLDER} and {root}"), title_justify="left", show_lines=True)
     for heading in ("weights", "here", "what they are"):
         table.add_column(heading, no_wrap=heading == "here")
     for name, fact in known.items():
@@ -54,13 +55,9 @@ def list_weights(data_root: options.DataRoot = None, as_json: options.Json = Fal
     console.print(table)
     say(f"All expect images as {NORMALISATION}.")
     if hub:
-        backbones = Table(title=escape(f"Backbones in {cache_folder()}"), title_justify="left")
-        for heading in ("network", "commit", "MB", "licence"):
-            backbones.add_column(heading)
-        for name, fact in hub.items():
-            size = f"{fact['bytes'] / 1e6:,.0f}"
-            backbones.add_row(f"[bold]{escape(name)}[/]", fact["commit"][:12], size, escape(fact["licence"]))
-        console.print(backbones)
+        rows = [(name, one["commit"][:12], f"{one['bytes'] / 1e6:,.0f}", one["licence"]) for name, one in hub.items()]
+        headings = ("network", "commit", "MB", "licence")
+        console.print(Table(headings, rows, f"Backbones in {cache_folder()}", labels=4))
     say("Fetch published ones: domainwise weights get NAME, also hf:NAME and timm:NAME")
 
 
@@ -94,12 +91,12 @@ def describe_hub() -> dict[str, Any]:
 
     return {
         name: {
-            "path": str(found),
-            "commit": found.name,
-            "bytes": sum(file.stat().st_size for file in found.glob("*.safetensors")),
+            "path": str(path),
+            "commit": path.name,
+            "bytes": sum(file.stat().st_size for file in path.glob("*.safetensors")),
             "licence": licence(name) or "not stated",
         }
-        for name, found in cached_names()
+        for name, path in cached_names()
     }
 
 
@@ -117,10 +114,10 @@ def get(
     from domainwise.protocol.network_names import HubName, is_hub
 
     if is_hub(name):
-        found = HubName.parse(name)
-        if found.folder is not None:
+        hub_name = HubName.parse(name)
+        if hub_name.folder is not None:
             raise UserError(f"{name} is a folder here already: use it as it is")
-        say(f"{name} is in {hub.download(found)}")
+        say(f"{name} is in {hub.download(hub_name)}")
         return
     if name not in WEIGHTS:
         raise unknown("weights", name, WEIGHTS)

@@ -20,6 +20,10 @@ class UserError(Exception):
         self.argument = argument
 
 
+class Unsuited(UserError):
+    """A method that cannot work with this network, these domains, this recipe or so few steps; others may."""
+
+
 class StorageError(UserError):
     """A disk does not take what is to be written. It interrupts a training, which can be continued."""
 
@@ -35,6 +39,11 @@ class UnknownName(UserError, KeyError):
     """A name that is not registered. It is a KeyError too, so that registries behave like dictionaries."""
 
     __str__ = Exception.__str__
+
+
+def one_line(error: BaseException, longest: int = 200) -> str:
+    """What the error of a library says, on one line and not endless, for the message of a UserError."""
+    return " ".join(str(error).split())[:longest] or type(error).__name__
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:

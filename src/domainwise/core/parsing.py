@@ -50,6 +50,13 @@ class Longest:
     """Whether it may contain NUL, which no path may."""
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """The texts that a text can be, for an annotation."""
+
+    names: tuple[str, ...]
+
+
 Count = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 Fraction = Annotated[float, Range(0, 1)]
@@ -199,8 +206,7 @@ def _checker(kind: Any) -> Checker:
     if origin is Annotated:
         return _limited(*arguments)
     if origin is Literal:
-        names = ", ".join(map(json.dumps, arguments))
-        return lambda value: value if value in arguments else _raise(_wrong(value, f"one of {names}"))
+        return _one_of(arguments)
     if origin in (Union, types.UnionType):
         return _any_of(arguments)
     if origin is tuple and arguments[1:] != (...,):
@@ -218,7 +224,14 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def _limited(kind: Any, limit: Range | Longest) -> Checker:
+def _one_of(values: Sequence[Any]) -> Checker:
+    expected = f"one of {', '.join(map(json.dumps, values))}"
+    return lambda value: value if value in values else _raise(_wrong(value, expected))
+
+
+def _limited(kind: Any, limit: Range | Longest | OneOf) -> Checker:
+    if isinstance(limit, OneOf):
+        return _one_of(limit.names)
     if isinstance(limit, Longest):
         return lambda value: _text(value, limit.length, limit.nul)
     whole = kind is int

@@ -1,4 +1,4 @@
-"""Durations and counts in words."""
+"""Durations, counts and commands in words."""
 
 
 def duration(seconds: float) -> str:
@@ -8,6 +8,11 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def command(*words: str) -> str:
+    """What to type where no call in Python does it: domainwise data get PACS."""
+    return " ".join(("domainwise", *words))
 
 
 def counted(number: int, what: str) -> str:

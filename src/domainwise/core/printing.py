@@ -31,8 +31,8 @@ def printable(text: str) -> str:
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", HIDDEN.sub(_escape, text))
 
 
-def _escape(found: "re.Match[str]") -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escape(match: "re.Match[str]") -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -29,9 +29,9 @@ def draw_batch(
 class Batches:
     """Draws batches from the given rows of each training domain, without a host synchronisation.
 
-    `generator` draws the rows and nothing else, so that rows may be prefetched. `prepare` turns uint8 images into
-    network inputs; by default they are only normalised. `chances` are the probabilities of the rows of each domain; by
-    default they are equal.
+    `generator` draws the rows and nothing else, so that rows may be prefetched. `prepare` turns uint8 images, or the
+    places of originals and their pixels, into network inputs; by default images are only normalised. `chances` are the
+    probabilities of the rows of each domain; by default they are equal.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Batches:
         rows: Sequence[Tensor],
         batch_size: int,
         generator: torch.Generator,
-        prepare: Callable[[Tensor], Tensor] | None = None,
+        prepare: Callable[..., Tensor] | None = None,
         chances: Sequence[Tensor] | None = None,
     ) -> None:
         device = environments.device
@@ -67,12 +67,12 @@ class Batches:
         """The part of a draw that may be captured."""
         if self.prepare is None:
             return draw_batch(self.environments, self.rows, self.starts, self.sizes, self.uniform())
-        images, labels = self.next()
-        return self.prepare(images), labels
+        *images, labels = self.next()
+        return self.prepare(*images), labels
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """The next batch before preparation: images, uint8, and labels."""
-        return self.environments.gather(self.next_rows())
+    def next(self) -> tuple[Tensor, ...]:
+        """The next batch before preparation: what `prepare` takes, and labels."""
+        return self.environments.gather_for_training(self.next_rows())
 
     def next_rows(self) -> Tensor:
         return self.rows[self.starts + (self.uniform() * self.sizes).long()]
@@ -104,34 +104,33 @@ class StreamedBatches(Batches):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        data, shape = self.environments, (len(self.sizes), self.batch_size)
-        self.prefetcher = Prefetcher(data.device)
+        self.prefetcher = Prefetcher(self.environments.device)
         self.taken = self.generator.get_state()
-        self.images = torch.empty(*shape, *data.shape, dtype=data.images.dtype, device=data.device)
-        self.labels = torch.empty(shape, dtype=data.labels.dtype, device=data.device)
+        self.held: tuple[Tensor, ...] = ()
 
     def advance(self) -> None:
-        images, labels = self.next()
-        self.images.copy_(images)
-        self.labels.copy_(labels)
+        batch = self.next()
+        self.held = self.held or tuple(map(torch.empty_like, batch))
+        for mine, new in zip(self.held, batch, strict=True):
+            mine.copy_(new)
 
     def current(self) -> tuple[Tensor, Tensor]:
-        prepare = self.prepare or self.environments.normalise
-        return prepare(self.images), self.labels.clone()
+        *images, labels = self.held
+        prepare: Callable[..., Tensor] = self.prepare or self.environments.normalise
+        return prepare(*images), labels.clone()
 
     def settle(self) -> None:
         self.prefetcher.settle()
 
-    def next(self) -> tuple[Tensor, Tensor]:
+    def next(self) -> tuple[Tensor, ...]:
         while len(self.prefetcher.pending) < DEPTH:
             self.prefetcher.put(self._gather)
-        images, labels, self.taken = self.prefetcher.get()
+        *batch, self.taken = self.prefetcher.get()
         self.prefetcher.put(self._gather)
-        return images, labels
+        return tuple(batch)
 
-    def _gather(self) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self.next_rows()
-        return *self.environments.gather(rows), self.generator.get_state()
+    def _gather(self) -> tuple[Tensor, ...]:
+        return *super().next(), self.generator.get_state()
 
     def state(self) -> Tensor:
         return self.taken
@@ -156,7 +155,7 @@ def batches_of(
     rows: Sequence[Tensor],
     batch_size: int,
     generator: torch.Generator,
-    prepare: Callable[[Tensor], Tensor] | None = None,
+    prepare: Callable[..., Tensor] | None = None,
     chances: Sequence[Tensor] | None = None,
 ) -> Batches:
     """Batches of images that are resident on the device, or streamed to it; one that exceeds the memory is an error."""

@@ -61,6 +61,7 @@ class Dataset:
             "scale": "image" if len(environments.shape) == 3 and environments.shape[-1] > 64 else "small",
             "network": "small-cnn" if len(environments.shape) == 3 else "mlp",
             "steps": 1001,
+            "unseen": tuple(environments.given_test),
         }
         return cls(
             environments.name,

@@ -1,7 +1,7 @@
 """Environments: named domains of images (or vectors) and labels, one tensor from first reading to last step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from domainwise.core.seeds import permutation
 from domainwise.core.threads import cpu_threads
 from domainwise.data.group_split import hold_out_groups
 from domainwise.data.items import read_items
+from domainwise.data.originals import Originals
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.protocol.runs import HELD_OUT
 
@@ -46,6 +47,10 @@ class Environments:
     whole: tuple[str, ...] = ()  # domains that are never divided: all of them is `in`
     weights: Tensor | None = None  # float64 [N]; how often samples are drawn, as multiples of each other
     window: tuple[int, int] | None = None  # the grey values of 16-bit files that were read as black and white
+    open_originals: Callable[[], Originals] | None = None  # the same images at their own sizes, where they are files
+    originals: Originals | None = None  # these, where training crops are taken from them
+    given_test: Mapping[str, str] = field(default_factory=dict)
+    """{domain of rows that are given as test: the domain, as their table names it}."""
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.shape))
@@ -186,6 +191,11 @@ class Environments:
         negligible = std <= 10 * torch.finfo(known.dtype).eps * known.abs().amax(0)
         return replace(self, mean=mean, std=torch.where(negligible, 1.0, std))
 
+    def test_rows_of(self, trained_on: Iterable[str]) -> tuple[str, ...]:
+        """The domains of rows that are given as test, but come from one of these: nothing about them is unseen."""
+        known = set(trained_on)
+        return tuple(domain for domain, named in self.given_test.items() if named in known)
+
     def rows(self, domain: str) -> Tensor:
         """The row numbers of one domain's images."""
         if domain in self.absent:
@@ -248,15 +258,25 @@ class Environments:
         np.take(self.images.numpy(), rows.flatten().cpu().numpy(), axis=0, out=staged.numpy(), mode="clip")
         return staged.view(*rows.shape, *self.shape).to(self.device, non_blocking=True), labels
 
+    def gather_for_training(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Images and labels of rows [...], on the device; of originals their places, their pixels and labels."""
+        if self.originals is None:
+            return self.gather(rows)
+        if self.streamed:
+            return *self.originals.stage(rows, self.device), self.labels[rows]
+        return *self.originals.gather(rows), self.labels[rows]
+
     def to(self, device: torch.device | str, *, streamed: bool | None = None) -> "Environments":
         """On the device; images are streamed if they do not fit or were streamed before; `streamed` overrides that."""
         device = torch.device(device)
         if streamed is None:
-            resident = self.images.device.type == device.type
-            streamed = self.streamed or not (resident or fits_memory(self.images.nbytes, free_memory(device)))
+            stores = [self.images] if self.originals is None else [self.images, self.originals.pixels]
+            missing = sum(store.nbytes for store in stores if store.device.type != device.type)
+            streamed = self.streamed or not fits_memory(missing, free_memory(device))
         moved = {name: getattr(self, name).to(device) for name in ("labels", "mean", "std")}
-        images = self.images if streamed else self.images.to(device)
-        return replace(self, **moved, images=images, streamed=streamed)
+        place = torch.device("cpu") if streamed else device
+        originals = None if self.originals is None else self.originals.to(place)
+        return replace(self, **moved, images=self.images.to(place), originals=originals, streamed=streamed)
 
 
 def fits_memory(size: int, free: int | None) -> bool:

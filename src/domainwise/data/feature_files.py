@@ -18,11 +18,15 @@ SUFFIXES = (".parquet", ".safetensors")
 
 
 def check_target(path: Path) -> None:
-    """Raises UserError if features cannot be written to a path of this name, before any is computed."""
+    """Raises UserError if features cannot be written there, before any is computed; makes the path's folder."""
+    if path.suffix and path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: name a folder, or a file that ends in {' or '.join(SUFFIXES)}", argument="out")
     if path.suffix == ".parquet":
         _pyarrow()
-    elif path.suffix and path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: name a folder, or a file that ends in {' or '.join(SUFFIXES)}", argument="out")
+    if path.suffix:
+        files.writable_file(path)
+    else:
+        files.writable_folder(path)
 
 
 def write_features(data: Environments, path: Path) -> Path:

@@ -29,14 +29,17 @@ def load_dataset(
     root: Path | str = "",
     window: str = "",
     bursts: str = "",
+    skip_bad: bool = False,
 ) -> Environments:
     """Loads a dataset by its name, or a folder DIR/<domain>/<class>/*.jpg or a table of files by its path.
 
     `data_root` is the folder of the datasets (default: $DOMAINWISE_DATA); `image_size` is height and width in pixels
     (default: the dataset's). The others are for tables and folders, see `protocol.reading`: `columns` such as
     {"domain": "camera"}, the `root` of relative paths, the `window` "0:4095" of 16-bit images, and `bursts` "time:30s".
+    `skip_bad` leaves out images that are missing or cannot be decoded.
     """
-    return find_dataset(str(name), reading=Reading.of(columns, root, window, bursts)).load(data_root, image_size)
+    reading = Reading.of(columns, root, window, bursts)
+    return find_dataset(str(name), skip_bad=skip_bad, reading=reading).load(data_root, image_size)
 
 
 def find_dataset(name: str, *, skip_bad: bool = False, reading: Reading = PLAIN) -> Dataset:

@@ -1,5 +1,7 @@
 """The device of a training and the precision of its arithmetic."""
 
+import time
+
 import torch
 
 from domainwise.core.errors import UserError, unknown
@@ -43,3 +45,10 @@ def _has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
+
+
+def now(device: torch.device) -> float:
+    """The time, after the device has finished all work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,7 +1,7 @@
 """Evaluation: accuracy, loss and further metrics on splits of domains, with one synchronisation for all of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.core.errors import UserError
+from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.streaming import chunks
 from domainwise.engine.execution.capture import first_line, record
 from domainwise.engine.metrics import measure
-from domainwise.protocol.metrics import MEASURED
+from domainwise.protocol.metrics import MEASURED, SMALLEST_GROUP, WORST_GROUP
 from domainwise.protocol.records import SplitScores
 from domainwise.protocol.runs import Run
 
@@ -38,6 +40,21 @@ def splits_to_evaluate(run: Run, environments: Environments) -> dict[Split, Tens
             if len(rows[name]):
                 splits[domain, name] = rows[name].to(environments.device)
     return splits
+
+
+def check_groups(runs: Iterable[Run], environments: Environments) -> None:
+    """Raises UserError unless the worst group is known in every split that these runs evaluate."""
+    needs = f"{WORST_GROUP.name} needs {WORST_GROUP.needs}"
+    if environments.groups is None:
+        raise UserError(f"{environments.name} has no groups: {needs}", argument="metric")
+    for run in runs:
+        for (domain, name), rows in splits_to_evaluate(run, environments).items():
+            largest = int(environments.groups[rows.cpu()].unique(return_counts=True)[1].max())
+            if largest < SMALLEST_GROUP:
+                where = f"{environments.name}/{domain}, split {name} of trial {run.trial}"
+                raise UserError(
+                    f"{where}: its largest group has {counted(largest, 'sample')}: {needs}", argument="metric"
+                )
 
 
 class Evaluator:
@@ -136,8 +153,8 @@ def scores(
         totals.append(total / len(rows))
         further.end_split(len(rows), None if groups is None else groups[domain, name])
     algorithm.train()
-    found = torch.stack(totals)
-    return torch.cat([found, further.values()], 1) if metrics else found
+    measured = torch.stack(totals)
+    return torch.cat([measured, further.values()], 1) if metrics else measured
 
 
 class SplitMetrics:

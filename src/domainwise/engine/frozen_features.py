@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from domainwise.algorithms import ALGORITHMS
 from domainwise.algorithms.base import Problem
+from domainwise.core.provenance import device_name
 from domainwise.core.threads import cores, cpu_threads
 from domainwise.data.environments import Environments
 from domainwise.data.feature_cache import cached_features
@@ -59,7 +60,8 @@ def features_of(
     device, data = device or torch.device("cpu"), as_read_by(network, data)
     name, fingerprint = network_title(network), WeightsReference.parse(weights).fingerprint
     normalisation = (data.mean.flatten().tolist(), data.std.flatten().tolist())
-    computed_by = f"{precision} on {device.type}, {tuple(data.shape)} normalised by {normalisation}"
+    made_by = f"{precision} on {device_name(device)} by torch {torch.__version__}"
+    computed_by = f"{made_by}, {tuple(data.shape)} normalised by {normalisation}"
     recent = (id(data.images), name, fingerprint, computed_by)
     if recent not in _recent:
         compute = _FeatureNetwork(data, network, weights, precision, device, data_root)
@@ -75,7 +77,8 @@ def features_of(
         while len(_recent) > 2:
             _recent.popitem(last=False)
     features = _recent[recent][1]
-    plain = replace(data, images=features, mean=features.new_zeros(features.shape[1]), streamed=False)
+    mean = features.new_zeros(features.shape[1])
+    plain = replace(data, images=features, originals=None, mean=mean, streamed=False)
     return replace(plain, std=torch.ones_like(plain.mean))
 
 

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from domainwise.core.optimizers import LBFGS
+
 PENALTY = 1e-2
 """Weight of |W|^2 / 2 beside the mean cross-entropy, on standardised features."""
 
@@ -17,7 +19,7 @@ def logistic_regression(
     """
     weights = x.new_zeros(x.shape[1], classes, requires_grad=True)
     bias = x.new_zeros(classes, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=200, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
+    optimizer = LBFGS([weights, bias], max_iter=200, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -28,7 +30,7 @@ def logistic_regression(
         return loss
 
     with torch.enable_grad():
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
     return weights.detach(), bias.detach()
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from domainwise.kernels import operation
 from domainwise.kernels.metrics import AT_ONCE, BINS, UNIT
 from domainwise.protocol.metrics import MEASURED, SMALLEST_GROUP
+from domainwise.protocol.records import SplitScores
 
 
 def measure(
@@ -34,6 +35,16 @@ def measure(
     lengths = [len(labels)] if sizes is None else list(sizes)
     split = torch.cat([labels.new_full((length,), number) for number, length in enumerate(lengths)])
     return _of_splits(probabilities, labels, split, lengths, groups)
+
+
+def scores_of(probabilities: Tensor, labels: Tensor, groups: Tensor | None = None) -> SplitScores:
+    """All metrics of these samples; `groups` [N] are any numbers of the samples' groups."""
+    known = None if groups is None else groups.unique(return_inverse=True)[1]
+    tiny = torch.finfo(probabilities.dtype).tiny  # of a class that is ruled out
+    true = probabilities.gather(1, labels[:, None]).clamp_min(tiny)
+    accuracy = (probabilities.argmax(1) == labels).double().mean()
+    measured = measure(probabilities, labels, groups=known)[0].tolist()
+    return SplitScores.of([float(accuracy), float(-true.double().log().mean()), *measured])
 
 
 @operation("metrics")

@@ -4,12 +4,16 @@ Fine-tuning from a random classifier distorts good features before the classifie
 fitted one it does not (LP-FT: Kumar et al. 2022, https://arxiv.org/abs/2202.10054).
 
 The recipe is fixed. The features of every training image are computed once, in eval mode, without augmentation and
-dropout, and standardised over all of them; the classifier is the minimum of
+dropout, and standardised over all of them: (z_i - mean_i) / max(s_i, rms(s) / 10), where s_i is a feature's standard
+deviation. The classifier is the minimum of
 
     mean_e R_e + 0.01 |W|^2 / 2
 
 by at most 200 iterations of L-BFGS in float64 from zero. It draws no random numbers: all other streams of the run are
 as without it.
+
+Without the least deviation a feature that hardly varies on the training images, such as a ReLU that is off on all but
+one of them, would be thousands of deviations from its mean on an unseen domain, and outvote all others there.
 """
 
 from collections.abc import Sequence
@@ -23,6 +27,9 @@ from domainwise.engine.evaluation import chunk_size
 from domainwise.engine.logistic import logistic_regression
 from domainwise.nets.modes import evaluating
 from domainwise.nets.network import Network
+
+LEAST = 0.1
+"""The least standard deviation that a feature is divided by, as a part of the root mean square of all."""
 
 
 @torch.no_grad()
@@ -43,6 +50,7 @@ def fit_classifier(
             labels.append(y)
     z = torch.cat(features)
     mean, std = z.mean(0), z.std(0, unbiased=False)
+    std = std.clamp(min=LEAST * std.square().mean().sqrt())
     std = torch.where(std > 0, std, 1.0)
     shares = torch.cat([z.new_full((len(part),), 1 / (len(rows) * len(part))) for part in rows])
     weights, bias = logistic_regression((z - mean) / std, torch.cat(labels), network.classes, shares=shares)

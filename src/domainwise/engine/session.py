@@ -1,7 +1,7 @@
 """One training in memory: built from a Run and its data, advanced step by step, saved and restored exactly."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from domainwise.algorithms.base import Algorithm
 from domainwise.core import seeds
 from domainwise.core.errors import UserError
-from domainwise.data.augment import preparation
+from domainwise.data.augment import for_augmentation, preparation
 from domainwise.data.balance import chances
 from domainwise.data.batches import Batches, batches_of
 from domainwise.data.environments import Environments
@@ -26,7 +26,7 @@ from domainwise.engine.frozen_features import trains_on_features
 from domainwise.engine.optimisation import LearningRates, clip_gradients
 from domainwise.engine.probe_start import fit_classifier
 from domainwise.engine.swad import SwadAverage
-from domainwise.protocol.dataset_names import title
+from domainwise.protocol.dataset_names import stream_name
 from domainwise.protocol.runs import Run
 
 
@@ -55,7 +55,8 @@ class Session:
         self.run, self.device = run, device
         keys, start = stream_keys(run), stream_keys(replace(run, draw=0) if run.shared_start else run)
         rows = [environments.split(domain, run.trial, run.held_out)["in"] for domain in run.train_domains]
-        inputs = as_read_by(run.network, environments).standardised(torch.cat(rows)).to(device)
+        read = for_augmentation(run.augmentation, as_read_by(run.network, environments))
+        inputs = read.standardised(torch.cat(rows)).to(device)
         given = features.to(device) if features is not None else None
         self.environments = inputs if given is None or not trains_on_features(run) else given
         probe = partial(fit_classifier, environments=given or inputs, rows=rows, given_features=given is not None)
@@ -174,7 +175,7 @@ class Session:
 def stream_keys(run: Run) -> tuple[str | int, ...]:
     """What all random streams of a run depend on."""
     domains = (*run.train_domains, "unseen", *run.test_domains)
-    return (title(run.dataset), *domains, run.draw, run.trial, run.seed)
+    return (stream_name(run.dataset), *domains, run.draw, run.trial, run.seed)
 
 
 def chances_of(run: Run, environments: Environments, rows: Sequence[Tensor]) -> list[Tensor] | None:
@@ -199,9 +200,12 @@ def fresh_batches(
 ) -> Iterator[Tensor]:
     """Inputs of a few training batches, the same at every call; the streams of the training stay as they are."""
     device = environments.device
+    environments = for_augmentation(run.augmentation, environments).to(device)
     stream = seeds.generator("statistics", *keys, device=device)
     augmentation = seeds.generator("statistics", "augmentation", *keys, device=device)
     batches = Batches(environments, rows, batch_size, stream, chances=chances_of(run, environments, rows))
-    prepare = preparation(run.augmentation, environments, augmentation) or environments.normalise
+    augmenter = preparation(run.augmentation, environments, augmentation)
+    prepare: Callable[..., Tensor] = augmenter or environments.normalise
     for _ in range(BATCHES):
-        yield prepare(batches.next()[0])
+        *images, _ = batches.next()
+        yield prepare(*images)

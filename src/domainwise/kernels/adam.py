@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from domainwise.core.flat_layout import FlatLayout
+from domainwise.core.optimizers import Adam
 from domainwise.kernels.registry import accelerates, on_gpu, operation
 
 
@@ -17,7 +18,7 @@ def adam(
     betas: tuple[float, float],
     weight_decay: float,
     factors: Sequence[float] | None = None,
-) -> torch.optim.Adam:
+) -> Adam:
     """Adam, which may be captured on a GPU. `factors` multiply the learning rate, one for each parameter."""
     capturable = all(parameter.is_cuda for parameter in parameters)
     groups: list[Any] = list(parameters)
@@ -26,7 +27,7 @@ def adam(
         for parameter, factor in zip(parameters, factors, strict=True):
             by_factor.setdefault(factor, []).append(parameter)
         groups = [{"params": members, "lr": factor * lr, "factor": factor} for factor, members in by_factor.items()]
-    return torch.optim.Adam(groups, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
+    return Adam(groups, lr, betas, weight_decay=weight_decay, fused=True, capturable=capturable)
 
 
 def _applies(
@@ -40,7 +41,7 @@ def _applies(
 
 
 @accelerates("adam", when=_applies)
-class FlatAdam(torch.optim.Adam):
+class FlatAdam(Adam):
     """torch's Adam for float32 parameters on a GPU, which become views of one tensor, as do its moments.
 
     Its state is that of torch's, parameter by parameter; a loaded state is copied into place. A parameter without a

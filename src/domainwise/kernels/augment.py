@@ -20,7 +20,7 @@ HUE = 3
 
 
 def _applies(augmenter: Any, *_: Tensor) -> bool:
-    return on_gpu(augmenter.mean)
+    return on_gpu(augmenter.mean) and not augmenter.augmentation.original_size
 
 
 @accelerates("augment", when=_applies)

@@ -47,5 +47,5 @@ def plain_gradients(
 ) -> list[Tensor | None]:
     """Gradients of a function in plain PyTorch, which can be differentiated again; None where none is required."""
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    found = iter(torch.autograd.grad(function(*inputs), wanted, dy, create_graph=True, allow_unused=True))
-    return [next(found) if tensor.requires_grad else None for tensor in inputs]
+    gradients = iter(torch.autograd.grad(function(*inputs), wanted, dy, create_graph=True, allow_unused=True))
+    return [next(gradients) if tensor.requires_grad else None for tensor in inputs]

@@ -232,13 +232,13 @@ def metrics(
     _rank_kernel[grid](
         ordered, given, labels, split, twice, samples, classes, len(keys), steps, BLOCK=BLOCK, COLUMNS=COLUMNS
     )
-    found = torch.empty(splits, len(MEASURED), dtype=torch.float64, device=given.device)
+    values = torch.empty(splits, len(MEASURED), dtype=torch.float64, device=given.device)
     _ratio_kernel[splits,](
         *of_classes,
         twice,
         gaps,
         *of_groups,
-        found,
+        values,
         classes,
         longest,
         BINS=BINS,
@@ -247,4 +247,4 @@ def metrics(
         GROUPS=grouped,
         COLUMNS=COLUMNS,
     )
-    return found
+    return values

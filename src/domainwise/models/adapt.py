@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from domainwise import kernels
 from domainwise.algorithms.base import Algorithm
 from domainwise.core.errors import UserError, unknown
+from domainwise.core.optimizers import Adam
 from domainwise.data.environments import Environments
 from domainwise.engine.assemble import linear_classifier
 from domainwise.models.evaluation import DomainScore
@@ -122,7 +123,7 @@ class Tent:
             parameter.requires_grad_(True)
         self.batch_norms = [norm for norm in norms if isinstance(norm, _BatchNorm)]
         self.has_group_norm = any(isinstance(norm, nn.GroupNorm) for norm in norms)
-        self.optimizer = torch.optim.Adam(self.parameters, lr)
+        self.optimizer = Adam(self.parameters, lr)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits [N, classes] of inputs [N, ...], before the step that they make."""

@@ -45,7 +45,7 @@ class Budgeted:
     """A plan that fits a budget as far as it can, and what it leaves out of the one asked for, in words."""
 
     plan: Plan
-    asked: str  # the identity of what was asked for
+    requested: str  # the identity of what was asked for
     reduction: str = ""
 
     def store(self, out: Path) -> None:
@@ -53,7 +53,7 @@ class Budgeted:
         if self.reduction:
             options = self.plan.options
             choice = [options.network, self.plan.draws, self.plan.trials, options.steps, self.reduction]
-            text = json.dumps(_stored(out) | {self.asked: choice}, indent=1)
+            text = json.dumps(_stored(out) | {self.requested: choice}, indent=1)
             files.write(files.writable_folder(out, "runs") / STORED, text)
 
 
@@ -78,13 +78,13 @@ def within_budget(
     """
     if budget is None:
         return Budgeted(plan, "")
-    asked = _identity(plan, budget, workers, keep)
-    if (choice := _stored(settings.out).get(asked)) is not None:
+    requested = _identity(plan, budget, workers, keep)
+    if (choice := _stored(settings.out).get(requested)) is not None:
         *numbers, reduction = choice
-        return Budgeted(_changed(plan, *numbers), asked, reduction)
+        return Budgeted(_changed(plan, *numbers), requested, reduction)
     nothing_to_reduce = {"candidates", "trials", "steps"} <= set(keep) and len(list(_networks(plan, keep))) == 1
     if nothing_to_reduce or (settings.out / "plans" / f"{plan.id}.json").exists():  # or its runs have begun
-        return Budgeted(plan, asked)
+        return Budgeted(plan, requested)
     times = StepTimes(settings.device, settings.data_root)
     at_once = workers or default_workers(settings.device)
 
@@ -93,9 +93,9 @@ def within_budget(
 
     full = seconds(plan)
     if full <= budget:
-        return Budgeted(plan, asked)
+        return Budgeted(plan, requested)
     smaller = _largest(plan, budget, seconds, keep)
-    return Budgeted(smaller, asked, _reduction(plan, smaller, full, seconds(smaller), budget))
+    return Budgeted(smaller, requested, _reduction(plan, smaller, full, seconds(smaller), budget))
 
 
 def _largest(plan: Plan, budget: float, seconds: Callable[[Plan], float], keep: Collection[str]) -> Plan:
@@ -138,15 +138,15 @@ def _changed(plan: Plan, network: str | None, candidates: int, trials: int, step
     return replace(plan, draws=candidates, trials=trials, options=options)
 
 
-def _reduction(asked: Plan, smaller: Plan, full: float, fitted: float, budget: float) -> str:
-    before, after = asked.runs()[0], smaller.runs()[0]
+def _reduction(requested: Plan, smaller: Plan, full: float, fitted: float, budget: float) -> str:
+    before, after = requested.runs()[0], smaller.runs()[0]
     changes = []
     if before.network != after.network:
         changes.append(f"{after.network} instead of {before.network}")
-    if asked.draws != smaller.draws:
-        changes.append(f"{counted(smaller.draws, 'candidate')} instead of {asked.draws}")
-    if asked.trials != smaller.trials:
-        changes.append(f"{counted(smaller.trials, 'trial')} instead of {asked.trials}")
+    if requested.draws != smaller.draws:
+        changes.append(f"{counted(smaller.draws, 'candidate')} instead of {requested.draws}")
+    if requested.trials != smaller.trials:
+        changes.append(f"{counted(smaller.trials, 'trial')} instead of {requested.trials}")
     if before.steps != after.steps:
         changes.append(f"{counted(after.steps, 'step')} instead of {before.steps}")
     aim = f"to fit {_minutes(budget)}" if fitted <= budget else f"to about {duration(fitted)}, the least there is"
@@ -166,6 +166,6 @@ def _stored(out: Path) -> dict[str, list[Any]]:
     """The choices of a folder; none if there is no such file, or if it was damaged."""
     try:
         content = json.loads((out / STORED).read_bytes())
-        return {str(asked): list(choice) for asked, choice in content.items() if len(choice) == 5}
+        return {str(requested): list(choice) for requested, choice in content.items() if len(choice) == 5}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}

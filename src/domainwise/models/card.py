@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from domainwise.core.errors import UserError
-from domainwise.core.parsing import Positive, check, checksum, parse_any
+from domainwise.core.parsing import Count, Positive, Seconds, check, checksum, parse_any
 from domainwise.core.provenance import package_version
 from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.calibration import HIGHEST, LOWEST, Calibration
+from domainwise.protocol.metrics import ACCURACY
 from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.reading import DEEPEST_GREY
 from domainwise.protocol.saved_weights import describe_average, describe_step
@@ -29,8 +30,49 @@ LARGEST_INPUT = 1 << 24
 
 
 @dataclass(frozen=True)
+class _Step:
+    """Of which step the weights are, or what they are the average of."""
+
+    step: Count
+    selected: bool
+    averaged: AveragedSteps | None = None
+
+
+@dataclass(frozen=True)
+class _Worst:
+    domain: str
+    mean: float
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """What `models.unseen` has estimated."""
+
+    rule: str
+    pairs: Count
+    mean: float
+    error: float | None
+    worst: _Worst
+    domains: dict[str, float]
+    errors: dict[str, float | None] = field(default_factory=dict)
+    metric: str = ACCURACY.name
+
+
+TRAINING: Mapping[str, Any] = {
+    "weights": _Step | None,
+    "unseen": _Unseen | None,
+    "seconds": Seconds,
+    "steps_chosen_by": str,
+    "run": dict[str, Any] | None,
+    "made_of": dict[str, Any],
+    "last_layer": dict[str, Any],
+}
+"""The entries of `training` that are read again; the others are for human readers."""
+
+
+@dataclass(frozen=True)
 class Card:
-    """A model's algorithm, inputs and training; `training` and `versions` are for human readers."""
+    """A model's algorithm, inputs and training; `versions` and entries of `training` not in TRAINING are for people."""
 
     algorithm: str
     hparams: HParams
@@ -100,6 +142,12 @@ class Card:
             raise UserError(f"{where} is damaged or was changed by hand: {ADVICE}")
         digests = check(content.pop("files", None), dict[str, str], f'{where}, "files"', ADVICE)
         card = check(content, cls, where, ADVICE)
+        for name, kind in TRAINING.items():
+            if name in card.training:
+                check(card.training[name], kind, f'{where}, "training.{name}"', ADVICE)
+        for name, entry, kind in (("made_of", "words", str), ("last_layer", "words", str), ("run", "steps", Positive)):
+            if described := card.training.get(name):
+                check(described.get(entry), kind, f'{where}, "training.{name}.{entry}"', ADVICE)
         if fault := card._fault():
             raise UserError(f"{where} describes no model ({fault}): {ADVICE}")
         return card, digests

@@ -11,7 +11,7 @@ from domainwise.core.phrasing import counted
 from domainwise.engine.restore import finished
 from domainwise.protocol.dataset_names import title
 from domainwise.protocol.run_folder import RunFolder
-from domainwise.protocol.runs import Run, WeightsReference
+from domainwise.protocol.runs import Combination, Run, WeightsReference
 from domainwise.protocol.selection import Curve, Method
 from domainwise.sweeps.collection import Collection, collect, experiment, is_companion
 from domainwise.sweeps.plan import planned_runs, saved_plans
@@ -102,17 +102,18 @@ def difference(a: Run, b: Run, facts: dict[str, Callable[[Run], Any]]) -> str:
 
 def chosen_runs(folders: Sequence[Path]) -> CombinableRuns:
     """Runs that a user named one by one; all must be done and belong together."""
-    found = [finished(path) for path in folders]
-    for one in found:
-        if text := difference(found[0].run, one.run, SHARED):
+    chosen = [finished(path) for path in folders]
+    for one in chosen:
+        if text := difference(chosen[0].run, one.run, SHARED):
             raise UserError(f"these do not belong together: {text}")
-    return _combinable(found, [one.run for one in found])
+    return _combinable(chosen, [one.run for one in chosen])
 
 
-def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[CombinableRuns]:
+def runs_of_sweep(folder: Path, wanted: RunsWanted, recorded: Combination = "") -> list[CombinableRuns]:
     """Every group of runs in a sweep's folder that can be combined: one per method, division of the domains and trial.
 
-    All runs that are wanted must have ended; those that diverged are left out.
+    All runs that are wanted must have ended; those that diverged are left out. Groups whose combination is `recorded`
+    there, but not the weights it was made of (published records have none), stay as they are and are left out.
     """
     if folder.is_dir() and is_published(folder):
         raise UserError(f"{folder} holds published records, which have no weights: give the sweep's own folder")
@@ -126,18 +127,22 @@ def runs_of_sweep(folder: Path, wanted: RunsWanted) -> list[CombinableRuns]:
     if not runs:
         raise UserError(f"{folder}: no run there is {_described(wanted)}; there are {_known(trained)}")
     _check_ended(folder, collection, [run for run in _all_runs(folder, runs) if wanted.fits(run)])
+    known = {run.members for run in collection.runs if recorded and run.combination == recorded}
     groups: dict[object, list[Run]] = {}
     for run in runs:
         key = (experiment(run), Method.of(run), run.train_domains, run.test_domains, run.trial, run.average)
         groups.setdefault(key, []).append(run)
-    found = []
+    combinable = []
     for members in groups.values():
         members.sort(key=lambda run: (run.draw, run.id))
         done = [run for run in members if collection.statuses[run.id].status == "done"]
         if not done:
             raise UserError(f"{folder}: all runs of {members[0]} diverged: nothing to combine")
-        found.append(_combinable([finished(folder / run.id) for run in done], members))
-    return sorted(found, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
+        here = (RunFolder(folder, run).model_file.is_file() for run in done)
+        if tuple(run.id for run in members) in known and not any(here):
+            continue
+        combinable.append(_combinable([finished(folder / run.id) for run in done], members))
+    return sorted(combinable, key=lambda one: (str(Method.of(one.run)), one.run.test_domains, one.run.trial))
 
 
 def _combinable(done: Sequence[RunFolder], offered: Sequence[Run]) -> CombinableRuns:
@@ -163,7 +168,7 @@ def _check_ended(folder: Path, collection: Collection, runs: Iterable[Run]) -> N
         ids = [key for key, status in states.items() if (status.status if status else "not finished") == state]
         if ids:
             names = ", ".join(ids[:NAMES]) + (", ..." if len(ids) > NAMES else "")
-            how = "continue the sweep first" if state == "not finished" else "try them again first (sweep --retry)"
+            how = "continue the sweep first" if state == "not finished" else "sweep again with retry"
             raise UserError(f"{folder}: {counted(len(ids), 'run')} {state} ({names}): {how}")
 
 

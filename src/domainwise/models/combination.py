@@ -34,6 +34,9 @@ class Member:
     validation: float | None
     """The mean accuracy on held-out samples of the training domains."""
     unseen: float | None
+    weights: str
+    """In words; `kind`: in two of them."""
+    kind: str
     used: bool = True
 
     @classmethod
@@ -42,7 +45,8 @@ class Member:
         at = curve.steps.index(weights.step) if weights.step in curve.steps else -1
         accuracy = {part: float(values[at]) for part, values in curve.accuracy.items()} if curve.steps else {}
         validation = training_domain_score(folder.run, accuracy)
-        return cls(folder.run, weights.step, weights.selected, validation, _unseen(folder.run, accuracy))
+        unseen = _unseen(folder.run, accuracy)
+        return cls(folder.run, weights.step, weights.selected, validation, unseen, str(weights), weights.kind)
 
     def as_json(self) -> dict[str, Any]:
         facts = {"run": self.run.id, "draw": self.run.draw, "step": self.step, "selected": self.selected}
@@ -117,7 +121,7 @@ class Combined:
             "words": self.words,
             "runs": [member.as_json() for member in self.members],
         }
-        summary = training_summary(self.run, self.records(), self.seconds, rule) | {"made_of": made}
+        summary = training_summary(self.run, self.environments, self.records(), self.seconds, rule) | {"made_of": made}
         ensemble = isinstance(self.algorithm, EnsembleAlgorithm)
         hparams = tuple(member.run.hparams for member in self.used) if ensemble else ()
         return make_model(self.run, self.environments, self.algorithm.state_dict(), summary, device, hparams)
@@ -143,8 +147,9 @@ class Combinations(Tabular):
             for one in self.made
         ]
         names = ", ".join(dict.fromkeys(one.run.combination for one in self.made))
+        kinds = ", ".join(dict.fromkeys(member.kind for one in self.made for member in one.used))
         caption = "validation: held-out samples of the training domains, by which the best run is selected"
-        return Table(headings, rows, f"{names}: accuracy, per cent", caption, labels=2)
+        return Table(headings, rows, f"{names}: accuracy, per cent", f"{caption}; weights of a run: {kinds}", labels=2)
 
     def to_records(self) -> list[dict[str, Any]]:
         return [
@@ -154,6 +159,7 @@ class Combinations(Tabular):
                 "unseen": "+".join(one.run.test_domains),
                 "trial": one.run.trial,
                 "used": [member.run.id for member in one.used],
+                "weights": [member.weights for member in one.used],
                 "best_run": one.best.run.id,
                 "best_validation": one.best.validation,
                 "best_unseen": one.best.unseen,

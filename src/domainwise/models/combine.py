@@ -21,9 +21,11 @@ from typing import Any
 from torch import Tensor
 
 from domainwise.algorithms.base import Algorithm
+from domainwise.core import files
 from domainwise.core.errors import UserError, unknown
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
+from domainwise.data.images import progress
 from domainwise.engine.assemble import EnsembleAlgorithm
 from domainwise.engine.evaluation import evaluate, splits_to_evaluate
 from domainwise.engine.execution.isolation import RunContext
@@ -95,10 +97,11 @@ def _one(
     environments: Environments | None,
 ) -> Model:
     paths = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(path) for path in runs]
-    (made,) = combine(paths, combination, wanted, device, data_root, environments, single=True)
+    folder = None if out is None else Path(out)
+    (made,) = combine(paths, combination, wanted, device, data_root, environments, single=True, out=folder)
     model = made.model(device)
-    if out is not None:
-        model.save(out)
+    if folder is not None:
+        model.save(folder)
     return model
 
 
@@ -111,41 +114,51 @@ def combine(
     environments: Environments | None = None,
     *,
     single: bool = False,
+    out: Path | None = None,
 ) -> Iterator[Combined]:
     """Every soup or ensemble of the runs in a sweep's folder, or the one of the runs whose folders these are.
 
-    With `single`, runs that make several are a UserError. What would stop any of them is an error before the first.
+    With `single`, runs that make several are a UserError; without, those of a sweep that are recorded there, without
+    the weights of their runs, are not made. What would stop any of them is an error before the first, and so is a
+    folder `out` that cannot be written to.
     """
-    groups = find_combinable(paths, combination, wanted)
+    groups = find_combinable(paths, combination, wanted, recorded="" if single else combination)
     if single and len(groups) > 1:
         raise _several(paths[0], groups)
+    if out is not None:
+        files.writable_folder(out)
     loaded: dict[tuple[str, int], Environments] = {}
     for group in groups:
         key = group.run.dataset, group.run.image_size
         if key not in loaded:
             loaded[key] = environments or find_dataset(key[0]).load(data_root, key[1])
-        yield _combine(group, combination, device, loaded[key])
+    with progress.show(f"{combination}: runs", sum(len(group.folders) for group in groups)) as advance:
+        for group in groups:
+            yield _combine(group, combination, device, loaded[group.run.dataset, group.run.image_size])
+            advance(len(group.folders))
 
 
-def find_combinable(paths: Sequence[Path], combination: Combination, wanted: RunsWanted) -> list[CombinableRuns]:
+def find_combinable(
+    paths: Sequence[Path], combination: Combination, wanted: RunsWanted, recorded: Combination = ""
+) -> list[CombinableRuns]:
     """The groups of runs to combine. Of a sweep, those that share no start are left out of soups, if others do."""
     if not paths:
         raise UserError("no runs to combine: give the folder of a sweep, or the folders of runs")
     if len(paths) == 1 and not (paths[0] / "run.json").exists():
-        groups = runs_of_sweep(paths[0], wanted)
+        groups = runs_of_sweep(paths[0], wanted, recorded)
     elif wanted == RunsWanted():
         groups = [chosen_runs(list(dict.fromkeys(path.resolve() for path in paths)))]
     else:
         raise UserError("algorithm, test domain and trial are for the folder of a sweep; these are folders of runs")
     reasons = [group.start_difference() if combination != "ensemble" else "" for group in groups]
-    if all(reasons):
+    if reasons and all(reasons):
         advice = "sweep with the space 'soup' makes runs that do"
         raise UserError(f"these runs do not share their start, and cannot be averaged: {reasons[0]}; {advice}")
     chosen = [group for group, reason in zip(groups, reasons, strict=True) if not reason]
     for method in dict.fromkeys(str(Method.of(group.run)) for group in groups if group not in chosen):
         log.warning("%s is left out: its runs do not share their start", method)
-    if combination == "greedy soup" and (lacking := [group for group in chosen if not group.run.held_out]):
-        raise UserError(f"{lacking[0].name}: no samples were held out to select runs: make a uniform soup")
+    if combination == "greedy soup" and (unvalidated := [group for group in chosen if not group.run.held_out]):
+        raise UserError(f"{unvalidated[0].name}: no samples were held out to select runs: make a uniform soup")
     return chosen
 
 
@@ -206,10 +219,10 @@ def _average(trained: TrainedRun, group: CombinableRuns, members: list[Member], 
 def _check_shapes(first: Run, algorithm: Algorithm, run: Run, tensors: Mapping[str, Tensor]) -> None:
     """Raises UserError if hyper-parameters give the weights of two runs other shapes."""
     expected = {name: list(value.shape) for name, value in algorithm.state_dict().items()}
-    found = {name: list(value.shape) for name, value in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            shapes = f"{expected.get(name, 'none')} and {found.get(name, 'none')}"
+    actual = {name: list(value.shape) for name, value in tensors.items()}
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            shapes = f"{expected.get(name, 'none')} and {actual.get(name, 'none')}"
             raise UserError(f"runs {first.id} and {run.id} cannot be averaged: {name} has other shapes ({shapes})")
 
 

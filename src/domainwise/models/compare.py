@@ -19,7 +19,7 @@ from domainwise.core.table import Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.models.budget import CANDIDATES, TRIALS, parse_budget, within_budget
 from domainwise.models.fit import records_folder
-from domainwise.models.search import Candidate, finished_curves, plan_candidates, train_candidates
+from domainwise.models.search import Candidate, check_metric, finished_curves, plan_candidates, train_candidates
 from domainwise.models.tune import Tuning, choose
 from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
 from domainwise.protocol.network_names import network_title
@@ -156,6 +156,7 @@ def compare(
         settings = Settings(folder, device, data_root, retry=True)
         methods = usual_algorithms(training) if algorithms is None else algorithms
         plan = plan_candidates(environments, methods, training, *numbers, test_domains, folder)
+        check_metric(plan, shown, data_root)
         budgeted = within_budget(plan, settings, seconds, workers=workers, keep=keep)
         budgeted.store(folder)
         train_candidates(budgeted.plan, settings, workers, progress)
@@ -177,7 +178,8 @@ def comparison(plan: Plan, out: Path, reduced: str = "", metric: Metric = ACCURA
     methods = {method: scores[method] for method in scores if method in finished}
     if not methods:
         raise UserError(
-            f"{metric.name} is not known at every evaluation of these runs: choose another", argument="metric"
+            f"{metric.name} is not known at every evaluation of these runs{metric.needs_note}: choose another",
+            argument="metric",
         )
     names = [name for name in plan.algorithms if Method(name) in methods]
     baseline = "ERM" if "ERM" in names else names[0]

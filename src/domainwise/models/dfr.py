@@ -76,11 +76,11 @@ def dfr(model: Model, data: Environments | Path | str, *, seed: int = 0, data_ro
     if model.batch_dependent:
         raise UserError(f"predictions of {model.card.algorithm} depend on their batch: its last layer stays as it is")
     classifier = linear_classifier(model.algorithm, "DFR")
-    found = {domain: rows for domain, rows in new_samples(model, environments).items() if domain in model.domains}
-    if not found:
+    rows_in = {domain: rows for domain, rows in new_samples(model, environments).items() if domain in model.domains}
+    if not rows_in:
         names = ", ".join(model.domains)
         raise UserError(f"{environments.name} holds no new samples of the domains {names}", argument="data")
-    samples, rows, alone = _samples(model, environments, found)
+    samples, rows, alone = _samples(model, environments, rows_in)
     before: Layer = (classifier.weight.detach().cpu().double().T, classifier.bias.detach().cpu().double())
     with cpu_threads(1):  # the same bits on any number of cores
         strength, reached = choose_strength(samples, seed)
@@ -91,7 +91,8 @@ def dfr(model: Model, data: Environments | Path | str, *, seed: int = 0, data_ro
     used = fingerprints(environments.images[rows])
     assert model.trained_on is not None
     done = _summary(samples, strength, samples.accuracies(before), reached) | {"left_out": alone}
-    training = {name: value for name, value in model.card.training.items() if name not in ("accuracy", "unseen")}
+    gone = ("accuracy", "unseen", "test_rows")
+    training = {name: value for name, value in model.card.training.items() if name not in gone}
     card = replace(model.card, training={**training, "last_layer": done}, calibration=None)
     return Model(card, weights, model.reference, model.device.type, torch.cat([model.trained_on, used]).unique())
 
@@ -119,10 +120,10 @@ def choose_strength(samples: Samples, seed: int = 0) -> tuple[float, Tensor]:
             start[i] = sparse_logistic_regression(z, y, _classes(samples), penalty, start[i], **ROUGHLY)
             layer = _unscaled(start[i], mean, std)  # type: ignore[arg-type]
             accuracies.append(other.accuracies((layer[0][0], layer[1][0, 0])))
-        found = torch.stack(accuracies)
-        score = (float(found.amin(1).mean()), float(found.mean()))
+        table = torch.stack(accuracies)
+        score = (float(table.amin(1).mean()), float(table.mean()))
         if score > best:
-            best, chosen, reached = score, strength, found.mean(0)
+            best, chosen, reached = score, strength, table.mean(0)
     return chosen, reached
 
 
@@ -166,16 +167,16 @@ def _classes(samples: Samples) -> int:
     return int(samples.labels.max()) + 1
 
 
-def _samples(model: Model, data: Environments, found: Mapping[str, Tensor]) -> tuple[Samples, Tensor, list[str]]:
+def _samples(model: Model, data: Environments, rows_in: Mapping[str, Tensor]) -> tuple[Samples, Tensor, list[str]]:
     """Samples of groups that can be halved, their rows, and the names of groups that cannot, with one sample.
 
     A class without such a group is a UserError.
     """
-    rows = torch.cat(list(found.values()))
-    labels, named, width = labels_of(model, data, rows), list(found), len(model.classes)
-    domains = torch.repeat_interleave(torch.arange(len(found)), torch.tensor([len(part) for part in found.values()]))
+    rows = torch.cat(list(rows_in.values()))
+    labels, named, width = labels_of(model, data, rows), list(rows_in), len(model.classes)
+    domains = torch.repeat_interleave(torch.arange(len(rows_in)), torch.tensor([len(one) for one in rows_in.values()]))
     cells = domains * width + labels
-    enough = cells.bincount(minlength=len(found) * width)[cells] >= LEAST
+    enough = cells.bincount(minlength=len(rows_in) * width)[cells] >= LEAST
     if missing := [name for number, name in enumerate(model.classes) if not bool((labels[enough] == number).any())]:
         raise UserError(
             f"{data.name} holds no two new samples of class {missing[0]} in a domain: hold more out", argument="data"

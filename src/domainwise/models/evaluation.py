@@ -8,6 +8,9 @@ import numpy as np
 
 from domainwise.core.phrasing import counted
 from domainwise.core.table import Table, Tabular
+from domainwise.protocol.metrics import ACCURACY, METRICS
+from domainwise.protocol.records import SplitScores
+from domainwise.protocol.runs import TEST_ROWS
 
 Confusion = Mapping[str, Mapping[str, int]]
 """confusion[i][j] samples of class i were predicted as class j."""
@@ -25,6 +28,15 @@ class DomainScore:
     trained_on: bool  # the model was trained on a domain of this name, or on samples of this one
     seen: Confusion = field(default_factory=dict)
     only_seen: bool = False
+    test_rows: bool = False
+    """Whether its samples are given as test, but come from a domain that the model was trained on."""
+    scores: SplitScores | None = None
+    """Every metric of the same samples as the accuracy."""
+
+    @property
+    def role(self) -> str:
+        """What the domain is to the model."""
+        return TEST_ROWS if self.test_rows else "trained on" if self.trained_on else "unseen"
 
     @property
     def samples(self) -> int:
@@ -73,13 +85,28 @@ class Evaluation(Tabular):
         rows = [
             (
                 domain,
-                "trained on" if score.trained_on else "unseen",
+                score.role,
                 str(score.samples),
                 f"{100 * score.accuracy:.1f} %",
             )
             for domain, score in self.domains.items()
         ]
         return Table(("domain", "", "samples", "accuracy"), rows, caption=str(self), labels=2)
+
+    def metrics_table(self) -> Table:
+        """Every metric of every domain but accuracy, as far as they are known."""
+        known = {domain: score.scores for domain, score in self.domains.items() if score.scores is not None}
+        shown = [
+            metric
+            for metric in METRICS.values()
+            if metric != ACCURACY and any(getattr(scores, metric.field) is not None for scores in known.values())
+        ]
+        rows = []
+        for domain, scores in known.items():
+            values = [getattr(scores, metric.field) for metric in shown]
+            cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, values, strict=True)]
+            rows.append((domain, *cells))
+        return Table(("domain", *(metric.title + metric.unit for metric in shown)), rows)
 
     def to_records(self) -> list[dict[str, Any]]:
         """One row per domain and class."""
@@ -182,6 +209,8 @@ class Evaluation(Tabular):
                     "accuracy": score.accuracy,
                     "samples": score.samples,
                     "trained_on": score.trained_on,
+                    "test_rows": score.test_rows,
+                    "metrics": None if score.scores is None else score.scores._asdict(),
                     "seen_in_training": score.seen_samples,
                     "seen_accuracy": score.seen_accuracy,
                     "only_seen": score.only_seen,

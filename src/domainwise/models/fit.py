@@ -20,7 +20,8 @@ from domainwise.data.find import find_dataset
 from domainwise.data.fingerprints import fingerprints
 from domainwise.data.sources.saved import with_fingerprint
 from domainwise.engine.assemble import as_read_by
-from domainwise.engine.train import TrainingResult, train
+from domainwise.engine.result import TrainingResult
+from domainwise.engine.train import train
 from domainwise.models.card import Card, versions
 from domainwise.models.model import Model
 from domainwise.models.unseen import LAST, estimate_of_run
@@ -71,7 +72,7 @@ def fit(
     """
     training = training_options(device, data_root, **options)
     if torchrun.world_size() > 1:
-        raise UserError("fit is for one process: under torchrun use domainwise train, or domainwise.train in Python")
+        raise UserError("fit is for one process: under torchrun use domainwise.train")
     if isinstance(environments, Environments):
         data = with_fingerprint(environments)
         dataset = Dataset.from_environments(data)
@@ -101,9 +102,10 @@ def trained_model(
     seconds = outcome.records[-1].seconds if outcome.records else 0.0
     facts = {"weights": {"step": weights.step, "selected": weights.selected} | _averaged(weights)}
     rule, evaluation = RULE if weights.selected else LAST, outcome.evaluation(weights.step, weights.average)
-    summary = training_summary(run, evaluation, seconds, rule) | facts
-    if (command := train_command(run, Path("model"))) is not None:
-        summary["command"] = command + ("" if weights.selected or weights.averaged else " --save last")
+    summary = training_summary(run, environments, evaluation, seconds, rule) | facts
+    saved_last = not (weights.selected or weights.averaged)
+    if (command := train_command(run, Path("model"), "last" if saved_last else "")) is not None:
+        summary["command"] = command
     return make_model(run, environments, weights.tensors, summary, device)
 
 
@@ -150,7 +152,9 @@ def make_model(
     return model
 
 
-def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rule: str) -> dict[str, Any]:
+def training_summary(
+    run: Run, environments: Environments, evaluation: Iterable[Record], seconds: float, rule: str
+) -> dict[str, Any]:
     """The training of a model and the accuracies with its weights, in plain JSON values."""
     records = list(evaluation)
     accuracy: dict[str, dict[str, float]] = {}
@@ -159,13 +163,16 @@ def training_summary(run: Run, evaluation: Iterable[Record], seconds: float, rul
         accuracy.setdefault(record.domain, {})[record.split] = record.accuracy
         measured = {field: getattr(record, field) for field in ("loss", *MEASURED)}
         metrics.setdefault(record.domain, {})[record.split] = measured
+    test_rows = environments.test_rows_of(run.train_domains)
+    unseen = [domain for domain in run.test_domains if domain not in test_rows]
     groups = ALGORITHMS[run.algorithm].batch_dependent
     return {
         "run": json.loads(json.dumps(run.describe())),
         "id": run.id,
         "accuracy": accuracy,
         "metrics": metrics,
-        "unseen": estimate_of_run(records, run, rule),
+        "unseen": estimate_of_run(records, unseen, rule),
+        "test_rows": estimate_of_run(records, test_rows, rule),
         "seconds": seconds,
         "predictions": "depend on the batch they are made in" if groups else "of one input do not depend on others",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from domainwise.core import files
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.parsing import read_file
 from domainwise.core.weights_file import load_weights, save_weights
 from domainwise.engine.devices import pick_device
@@ -30,7 +30,7 @@ LARGEST_FILE = 1 << 38
 
 
 def save(model: Model, folder: Path) -> Path:
-    """Writes the card last: a folder without one is not a model."""
+    """Replaces all files of the model that is there, if there is one, or none: cards name the digests of the others."""
     files.writable_folder(folder)
     numbers = {domain: str(number) for number, domain in enumerate(model.domains)}
     reference = {numbers[domain]: features for domain, features in model.reference.items()}
@@ -39,10 +39,11 @@ def save(model: Model, folder: Path) -> Path:
         parts[TRAINED_ON] = {FINGERPRINTS: model.trained_on}
     if model.outcomes:
         parts[CALIBRATION] = outcome_tensors(model.outcomes)
-    for name, tensors in parts.items():
-        save_weights(folder / name, tensors)
-    digests = {name: digest((folder / name).read_bytes()) for name in parts}
-    files.write(folder / CARD, model.card.write(digests))
+    with files.replaced_together(folder) as staged:
+        for name, tensors in parts.items():
+            save_weights(staged / name, tensors)
+        digests = {name: digest((staged / name).read_bytes()) for name in parts}
+        files.write(staged / CARD, model.card.write(digests))
     write_readme(folder / README, model.card)
     return folder
 
@@ -51,6 +52,7 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
     """The model that `Model.save`, `fit(out=...)` or `domainwise train` has written to a folder."""
     pick_device(device)
     folder = Path(folder)
+    files.complete_replacement(folder)
     if not (folder / CARD).exists():
         raise UserError(f"{folder} is no model (it has no {CARD}): give a folder that fit, train or save has written")
     card, digests = Card.read(_read(folder / CARD), str(folder / CARD))
@@ -67,7 +69,7 @@ def load_model(folder: Path | str, *, device: str = "auto") -> Model:
     except UserError as error:
         raise UserError(f"{folder} cannot be loaded: {error}") from None
     except (RuntimeError, MemoryError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise UserError(f"{folder}: {WEIGHTS} does not fit {CARD} ({reason}): train the model again") from None
 
 

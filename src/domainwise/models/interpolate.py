@@ -21,6 +21,7 @@ from domainwise.core.provenance import device_name
 from domainwise.core.table import Bold, Table, Tabular
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
+from domainwise.data.images import progress
 from domainwise.engine.devices import pick_device
 from domainwise.engine.evaluation import Split, evaluate, splits_to_evaluate
 from domainwise.engine.execution.isolation import RunContext
@@ -158,9 +159,10 @@ class Interpolation(Tabular):
             "start": self.verified,
         }
         rule = RULE if self.tuning.selected else LAST
-        summary = training_summary(run, records, self.tuning.seconds, rule) | {"made_of": made}
+        environments, seconds = self.rebuilt.environments, self.tuning.seconds
+        summary = training_summary(run, environments, records, seconds, rule) | {"made_of": made}
         _load(self.rebuilt, self.start, self.tuning.end, point.alpha)
-        return make_model(run, self.rebuilt.environments, self.rebuilt.algorithm.state_dict(), summary, device)
+        return make_model(run, environments, self.rebuilt.algorithm.state_dict(), summary, device)
 
 
 def interpolate(
@@ -189,11 +191,13 @@ def interpolate(
         rebuilt = TrainedRun(run, session.environments, session.algorithm, Path(trained))
         splits = splits_to_evaluate(run, session.environments)
         points = []
-        for alpha in values:
-            _load(rebuilt, start, tuning.end, alpha)
-            scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
-            accuracy = {part: one.accuracy for part, one in scores.items()}
-            points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
+        with progress.show("points between start and end", len(values)) as advance:
+            for alpha in values:
+                _load(rebuilt, start, tuning.end, alpha)
+                scores = evaluate(session.algorithm, session.environments, splits, run.train_domains)
+                accuracy = {part: one.accuracy for part, one in scores.items()}
+                points.append(WeightsPoint(alpha, scores, training_domain_score(run, accuracy)))
+                advance(1)
     return Interpolation(tuning, tuple(points), rebuilt, start, verified)
 
 

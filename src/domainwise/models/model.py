@@ -18,14 +18,16 @@ from domainwise.core.phrasing import counted
 from domainwise.data.environments import Environments
 from domainwise.data.find import load_dataset
 from domainwise.data.fingerprints import fingerprints
+from domainwise.data.images import progress
 from domainwise.data.preprocessing import Preprocessing
 from domainwise.engine.assemble import EnsembleAlgorithm, make_algorithm
 from domainwise.engine.devices import pick_device
+from domainwise.engine.metrics import scores_of
 from domainwise.models.card import Card
 from domainwise.models.decisions import abstain_threshold, class_set, sets_threshold
 from domainwise.models.evaluation import DomainScore, Evaluation
 from domainwise.models.inputs import as_inputs
-from domainwise.models.unseen import describe_estimate
+from domainwise.models.unseen import describe_unseen
 from domainwise.protocol.calibration import Outcomes
 from domainwise.protocol.spaces import HParams, at_scale, override, recorded
 
@@ -83,7 +85,7 @@ class Model:
     @property
     def unseen(self) -> str:
         """The accuracy to expect on domains it never saw, in words (see `models.unseen`)."""
-        return describe_estimate(self.card.training.get("unseen"))
+        return describe_unseen(self.card.training)
 
     @property
     def temperature(self) -> float:
@@ -155,10 +157,10 @@ class Model:
         return self._each(inputs, self.algorithm.embed, 0)
 
     def evaluate(self, environments: Environments | Path | str, *, data_root: Path | None = None) -> Evaluation:
-        """Accuracy on every domain and class of labelled data: Environments, a folder, or a dataset by name.
+        """Accuracy and further metrics on labelled data: Environments, a folder, or a dataset by name.
 
-        Classes are matched by name. Samples that the model was trained on, known by their fingerprints, are left out of
-        the accuracies and counted apart.
+        Metrics of probabilities are those of calibrated ones, if the model is calibrated. Classes are matched by name.
+        Samples that the model was trained on, known by their fingerprints, are left out and counted apart.
         """
         if not isinstance(environments, Environments):
             environments = load_dataset(environments, data_root, self.card.shape[-1])
@@ -173,18 +175,24 @@ class Model:
     def _score(self, environments: Environments, domain: str) -> DomainScore:
         rows = environments.rows(domain)
         inputs, labels = (part[int(rows[0]) : int(rows[-1]) + 1] for part in (environments.images, environments.labels))
+        test_rows = domain in environments.test_rows_of(self.domains)
         known_domain = domain in self.domains
-        guesses = self.probabilities(inputs, domain if known_domain else None).argmax(1).tolist()
-        seen = [False] * len(inputs)
+        probabilities = self.probabilities(inputs, domain if known_domain else None).cpu()
+        seen = torch.zeros(len(inputs), dtype=torch.bool)
         if self.trained_on is not None:
-            seen = torch.isin(fingerprints(inputs), self.trained_on).tolist()
-        only_seen = all(seen)
+            seen = torch.isin(fingerprints(inputs), self.trained_on)
+        only_seen = bool(seen.all())
+        counted_rows = (~seen | only_seen).nonzero().flatten()
+        numbers = torch.tensor([self.classes.index(name) for name in environments.classes])[labels.cpu()]
+        groups = None if environments.groups is None else environments.groups[rows[counted_rows]].cpu()
+        scores = scores_of(probabilities[counted_rows], numbers[counted_rows], groups)
         confusions: tuple[dict[str, dict[str, int]], ...] = ({}, {})
-        for truth, guess, known in zip(labels.tolist(), guesses, seen, strict=True):
+        for truth, guess, known in zip(labels.tolist(), probabilities.argmax(1).tolist(), seen.tolist(), strict=True):
             row = confusions[known and not only_seen].setdefault(environments.classes[truth], {})
             row[self.classes[guess]] = row.get(self.classes[guess], 0) + 1
         ordered = [{name: part[name] for name in environments.classes if name in part} for part in confusions]
-        return DomainScore(ordered[0], known_domain or any(seen), ordered[1], only_seen)
+        trained_on = known_domain or test_rows or bool(seen.any())
+        return DomainScore(ordered[0], trained_on, ordered[1], only_seen, test_rows, scores)
 
     def drift(self, images: Any, *, seed: int = 0) -> "Drift":
         """How far new inputs, at least two, are from the training domains; see `domainwise.models.drift`."""
@@ -219,7 +227,11 @@ class Model:
     @torch.no_grad()
     def _each(self, inputs: Tensor, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The function of all inputs, batch by batch."""
-        parts = [function(x) for x in self._batches(inputs)]
+        one_batch, parts = len(inputs) <= self.batch_size, []
+        with (progress.silent if one_batch else progress.show)("images through the model", len(inputs)) as advance:
+            for batch in self._batches(inputs):
+                parts.append(function(batch))
+                advance(len(batch))
         return torch.cat(parts) if parts else torch.zeros(0, width, device=self.device)
 
     def _batches(self, inputs: Tensor) -> Iterator[Tensor]:
@@ -261,8 +273,8 @@ def check_sizes(card: Card, weights: StateDict) -> None:
         return
     for name, tensor in planned.state_dict().items():
         if name not in weights or weights[name].shape != tensor.shape:
-            found = list(weights[name].shape) if name in weights else "missing"
-            raise UserError(f"the weights do not fit the card: {name} is {found} instead of {list(tensor.shape)}")
+            shape = list(weights[name].shape) if name in weights else "missing"
+            raise UserError(f"the weights do not fit the card: {name} is {shape} instead of {list(tensor.shape)}")
     known = sum(tensor.nbytes for tensor in weights.values())
     needed = sum(tensor.nbytes for tensor in (*planned.parameters(), *planned.buffers()))
     if needed > known + LARGEST_BUFFERS:

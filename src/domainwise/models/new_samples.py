@@ -15,15 +15,15 @@ def new_samples(model: Model, data: Environments) -> dict[str, Tensor]:
         raise UserError("this model keeps no fingerprints of its training samples: train it anew, or use a sweep")
     if data.shape != model.card.shape or set(data.classes) - set(model.classes):
         raise UserError(f"{data.name} has other classes or inputs of another shape than the model", argument="data")
-    found = {}
+    rows_by_domain = {}
     for domain in data.domains:
         rows = data.rows(domain)
         new = rows[~torch.isin(fingerprints(data.images[rows]), model.trained_on)]
         if len(new):
-            found[domain] = new
-    if not found:
+            rows_by_domain[domain] = new
+    if not rows_by_domain:
         raise UserError(f"{data.name} holds only samples that the model was trained on", argument="data")
-    return found
+    return rows_by_domain
 
 
 def labels_of(model: Model, data: Environments, rows: Tensor) -> Tensor:

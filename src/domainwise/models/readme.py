@@ -5,7 +5,9 @@ one that was edited, or that somebody else wrote, is never overwritten.
 """
 
 import html
+import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,17 @@ from domainwise.core import files
 from domainwise.core.phrasing import counted
 from domainwise.core.printing import printable
 from domainwise.models.card import Card, digest
-from domainwise.models.unseen import describe_estimate
+from domainwise.models.unseen import describe_test_rows, describe_unseen, metric_of
 from domainwise.nets import hub
 from domainwise.nets.weights import WEIGHTS
 from domainwise.protocol.calibration import SOURCES
+from domainwise.protocol.dataset_names import title
 from domainwise.protocol.metrics import ACCURACY, METRICS
 from domainwise.protocol.network_names import is_hub, network_title
-from domainwise.protocol.runs import WeightsReference
-from domainwise.protocol.statistics import wilson
+from domainwise.protocol.runs import TEST_ROWS, WeightsReference
+from domainwise.protocol.statistics import Estimate, wilson
+from domainwise.sweeps.commands import without_paths
 
-FRONT = "---\nlibrary_name: domainwise\npipeline_tag: image-classification\ntags:\n- domain-generalization\n"
 WRITTEN = re.compile(rb"\n<!-- written by domainwise ([0-9a-f]{64}) -->\n\Z")
 MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$:@-])")
 LARGEST = 1 << 24
@@ -44,8 +47,8 @@ def write_readme(file: Path, card: Card) -> None:
 
 def _is_ours(file: Path) -> bool:
     data = files.read(file, limit=LARGEST, advice="delete it")
-    found = WRITTEN.search(data)
-    return found is not None and digest(data[: found.start()]).encode() == found[1]
+    match = WRITTEN.search(data)
+    return match is not None and digest(data[: match.start()]).encode() == match[1]
 
 
 def readme(card: Card) -> str:
@@ -53,7 +56,7 @@ def readme(card: Card) -> str:
     shape = " x ".join(map(str, card.shape))
     kind = f"images of {shape} (channels, height, width)" if len(card.shape) == 3 else f"rows of {shape} numbers"
     parts = [
-        f"{FRONT}metrics:\n- accuracy\n---\n",
+        _front(card),
         f"# {escaped(card.algorithm)}, {escaped(card.network)}\n",
         f"Classifies {kind} into {counted(len(card.classes), 'class')}: {', '.join(map(escaped, card.classes))}.\n",
         "## Data\n",
@@ -67,6 +70,7 @@ def readme(card: Card) -> str:
         "## Accuracy\n",
         *_unseen(card),
         *_metrics(card),
+        *_last_layer(card),
         "## Selection\n",
         f"{escaped(card.weights)}.\n",
         "## Calibration\n",
@@ -81,6 +85,35 @@ def readme(card: Card) -> str:
     return "\n".join(parts)
 
 
+def _front(card: Card) -> str:
+    """What a hub reads, in YAML: what may hold any name is written as JSON, which is YAML."""
+    summary, run = card.training.get("unseen"), card.training.get("run") or {}
+    metric = metric_of(summary) if summary else ACCURACY
+    facts: dict[str, Any] = {
+        "library_name": "domainwise",
+        "pipeline_tag": "image-classification",
+        "license": "unknown",
+        "tags": ["domain-generalization"],
+        "metrics": [metric.name],
+    }
+    if summary and "dataset" in run:
+        dataset = printable(title(run["dataset"]))
+        found = {
+            "type": metric.name,
+            "name": f"{metric.title} on unseen domains{metric.unit}",
+            "value": summary["mean"],
+        }
+        result = {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": dataset, "type": dataset},
+            "metrics": [found],
+        }
+        facts["model-index"] = [{"name": f"{card.algorithm} {printable(card.network)}", "results": [result]}]
+    texts = ((name, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for name, v in facts.items())
+    lines = [f"{name}: {text}" for name, text in texts]
+    return "\n".join(["---", *lines, "---", ""])
+
+
 def _table(headings: tuple[str, ...], rows: Any) -> str:
     lines = [headings, ["---"] * len(headings), *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
@@ -92,16 +125,15 @@ def _listed(sentences: Iterable[str]) -> str:
 
 def _unseen(card: Card) -> Iterator[str]:
     """What to expect on a new domain."""
-    found = card.training.get("unseen")
-    yield f"{escaped(describe_estimate(found))}.\n"
-    if found and len(domains := found["domains"]) > 1:
-        errors = found.get("errors", {})
-        rows = [(domain, f"{mean:.1f}{_error(errors.get(domain))} %") for domain, mean in domains.items()]
-        yield _table(("domain left out", "accuracy"), rows)
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f" ± {error:.1f}"
+    summary = card.training.get("unseen")
+    if test_rows := card.training.get("test_rows"):
+        yield f"{escaped(describe_test_rows(test_rows))}.\n"
+    yield f"{escaped(describe_unseen(card.training))}.\n"
+    if summary and len(domains := summary["domains"]) > 1:
+        errors = summary.get("errors", {})
+        metric = metric_of(summary)
+        rows = [(domain, str(Estimate(mean, errors.get(domain), 0, metric))) for domain, mean in domains.items()]
+        yield _table(("domain left out", metric.title + metric.unit), rows)
 
 
 def _metrics(card: Card) -> Iterator[str]:
@@ -109,7 +141,7 @@ def _metrics(card: Card) -> Iterator[str]:
     accuracy, samples = card.training.get("accuracy"), card.training.get("samples", {})
     if not isinstance(accuracy, Mapping) or not accuracy:
         return
-    measured = card.training.get("metrics", {})
+    measured, test_rows = card.training.get("metrics", {}), (card.training.get("test_rows") or {}).get("domains", {})
     shown = [metric for metric in METRICS.values() if metric is not ACCURACY]
     rows = []
     for domain, splits in accuracy.items():
@@ -119,16 +151,35 @@ def _metrics(card: Card) -> Iterator[str]:
             interval = f" ({100 * low:.1f} to {100 * high:.1f})" if n else ""
             others = measured.get(domain, {}).get(split, {})
             numbers = [others.get(metric.field) for metric in shown]
-            known = card.domains.keys()
-            which = {"in": "trained on", "out": "held out"}[split] if domain in known else f"unseen ({split})"
+            kind = TEST_ROWS if domain in test_rows else "unseen"
+            which = {"in": "trained on", "out": "held out"}[split] if domain in card.domains else f"{kind} ({split})"
             cells = ["" if x is None else m.format(m.shown(x)) for m, x in zip(shown, numbers, strict=True)]
             rows.append((domain, which, n or "", f"{100 * value:.1f}{interval}", *cells))
-    titles = [metric.title + metric.unit for metric in shown]
+    before = {metric: ", before calibration" for metric in shown if card.calibration and metric.temperature_changes_it}
+    titles = [metric.title + before.get(metric, "") + metric.unit for metric in shown]
     yield _table(("domain", "samples are", "samples", "accuracy, per cent (95 % interval)", *titles), rows)
     yield (
         "Intervals (Wilson) are of other samples of the same domain, for these weights; they say nothing of other "
-        "domains. Held-out samples have helped to select the weights.\n"
+        f"domains. Only accuracy has one.{_chosen_by_held_out(card)}\n"
     )
+
+
+def _chosen_by_held_out(card: Card) -> str:
+    """Whether accuracies on held-out samples are optimistic, as a sentence; empty if they are not."""
+    saved = card.training.get("weights") or {}
+    chosen = saved.get("selected") or "made_of" in card.training
+    return " Held-out samples have helped to select the weights." if chosen else ""
+
+
+def _last_layer(card: Card) -> Iterator[str]:
+    """Accuracies before and after a last layer that was trained anew."""
+    if later := card.training.get("last_layer"):
+        rows = [
+            (one["domain"], one["class"], one["samples"], f"{100 * one['before']:.1f}", f"{100 * one['after']:.1f}")
+            for one in later["groups"]
+        ]
+        yield _table(("domain", "class", "held-out samples", "accuracy before, per cent", "after"), rows)
+        yield "After: by a layer that was fitted to the other half of these samples.\n"
 
 
 def _limits(card: Card) -> Iterator[str]:
@@ -136,8 +187,10 @@ def _limits(card: Card) -> Iterator[str]:
     yield "Whatever it is given, it answers with one of its classes."
     if card.calibration is None:
         yield "Its probabilities are not calibrated: they are no measure of how often it is right."
-    elif card.calibration.source == "held-out":
-        yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+    else:
+        if card.calibration.source == "held-out":
+            yield f"Its probabilities were calibrated {SOURCES['held-out']}."
+        yield from (f"Calibration: {warning}." for warning in card.calibration.warnings)
     if str(card.training.get("predictions", "")).startswith("depend"):
         yield "Predictions depend on the batch they are made in: all of its inputs must come from one domain."
     if card.window is not None:
@@ -164,8 +217,12 @@ def _made(card: Card) -> Iterator[str]:
     run = card.training.get("run") or {}
     facts = [f"{name} {version}" for name, version in card.versions.items()]
     if "dataset" in run:
-        facts.append(f"run {card.training.get('id', '')} on {run['dataset']}, {run.get('steps')} steps")
+        facts.append(f"run {card.training.get('id', '')} on {title(run['dataset'])}, {run.get('steps')} steps")
     yield _listed(facts)
     command = card.training.get("command")
     if command and "made_of" not in card.training:  # what made its parts would not make it
-        yield f"    {printable(str(command))}\n"
+        words = shlex.split(str(command))
+        published = without_paths(words)
+        yield f"    {printable(shlex.join(published))}\n"
+        if published != words:
+            yield "Files and folders go by their last name here: run it where they lie.\n"

@@ -18,7 +18,8 @@ from domainwise.core.errors import UserError
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.data.sources.saved import save_environments, saved_dataset, with_fingerprint
-from domainwise.protocol.metrics import ACCURACY, Metric
+from domainwise.engine.evaluation import check_groups
+from domainwise.protocol.metrics import ACCURACY, WORST_GROUP, Metric
 from domainwise.protocol.options import TrainingOptions
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
@@ -50,6 +51,13 @@ def plan_candidates(
     return plan_sweep(
         dataset, names, options, draws=candidates, trials=trials, test_domains=domains, search="candidates"
     )
+
+
+def check_metric(plan: Plan, metric: Metric, data_root: Path | None) -> None:
+    """Raises UserError if the runs of a search would not know this metric, before they are trained."""
+    if metric == WORST_GROUP:
+        runs = plan.runs()
+        check_groups(runs, find_dataset(plan.dataset).load(data_root, runs[0].image_size))
 
 
 def train_candidates(plan: Plan, settings: Settings, workers: int | None, progress: Callable[[Event], None]) -> None:
@@ -125,8 +133,8 @@ def _candidate(curves: Sequence[Curve], metric: Metric) -> tuple[float, Candidat
     best = int(goodness.argmax())
     run = curves[0].run
     domains = {domain: float(values[best]) for domain, values in by_domain.items()}
-    found = (steps[best] + 1, float(mean[best]), domains)
-    return float(goodness[best]), Candidate(run.algorithm, run.draw, run.hparams, *found, curves[0].average)
+    result = (steps[best] + 1, float(mean[best]), domains)
+    return float(goodness[best]), Candidate(run.algorithm, run.draw, run.hparams, *result, curves[0].average)
 
 
 def _means(curves: Sequence[Curve], steps: Sequence[int], metric: Metric) -> dict[str, Floats]:
@@ -144,7 +152,8 @@ def _both_splits(curve: Curve, domain: str, metric: Metric) -> list[float]:
     known = curve.values(metric)
     if (domain, "in") not in known:
         raise UserError(
-            f"{curve.run}: {metric.name} is not known at every evaluation: choose another", argument="metric"
+            f"{curve.run}: {metric.name} is not known at every evaluation{metric.needs_note}: choose another",
+            argument="metric",
         )
     inside, outside = known[domain, "in"], known.get((domain, "out"))
     if outside is None:

@@ -30,19 +30,6 @@ class FileBatch:
     unreadable: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The predicted class of one file, and the probabilities of all classes."""
-
-    file: Location
-    label: str
-    probabilities: tuple[float, ...]
-
-    @property
-    def confidence(self) -> float:
-        return max(self.probabilities)
-
-
 def find_images(names: Sequence[str], reading: Reading = PLAIN) -> list[Location]:
     """Files by name, the images of folders at any depth and of tables, and the matches of shell patterns.
 
@@ -108,7 +95,9 @@ def read_batches(files: Sequence[Location], model: Model) -> Iterator[FileBatch]
             )
 
 
-def predictions(model: Model, batch: FileBatch, domain: str | None = None) -> Iterator[Prediction]:
-    """One prediction for each file of the batch that was read."""
+def predictions(
+    model: Model, batch: FileBatch, domain: str | None = None
+) -> Iterator[tuple[Location, tuple[float, ...]]]:
+    """Each file of the batch that was read, and the probabilities of all classes."""
     for file, row in zip(batch.files, model.probabilities(batch.images, domain).tolist(), strict=True):
-        yield Prediction(file, model.classes[row.index(max(row))], tuple(row))
+        yield file, tuple(row)

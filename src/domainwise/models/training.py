@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from domainwise.engine.train import TrainingResult
+from domainwise.engine.result import TrainingResult
 from domainwise.engine.train import train as train_run
 from domainwise.protocol.options import TrainingKeywords
 from domainwise.protocol.runs import Run

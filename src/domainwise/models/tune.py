@@ -100,10 +100,10 @@ def tune(
     continues.
 
     Further arguments are training options: steps, evaluate_every, network, seed, precision, hparams (fixed values),
-    weights, image_size, augmentation, average, start, freeze, lr_schedule, clip_gradient, early_stop, balance,
-    class_weights. With an average,
-    averaged weights are tried beside the last ones of the same trainings. Of candidates that stopped early only the
-    steps count that all their runs have reached. `draws` is the former name of `candidates`.
+    weights, image_size, augmentation, average, start, freeze, train, layer_decay, lr_schedule, clip_gradient,
+    early_stop, balance, class_weights. With an average, averaged weights are tried beside the last ones of the same
+    trainings. Of candidates that stopped early only the steps count that all their runs have reached. `draws` is the
+    former name of `candidates`.
     """
     if draws is not None:
         warnings.warn("tune(draws=...) is now tune(candidates=...)", DeprecationWarning, stacklevel=2)
@@ -130,18 +130,26 @@ def choose(plan: Plan, out: Path, metric: Metric = ACCURACY) -> Tuning:
     return Tuning(tuple(tried))
 
 
-def refitted(plan: Plan, runs: Path, best: Candidate, data: Environments | Path | str, **arguments: Any) -> Model:
+def refitted(
+    plan: Plan,
+    runs: Path,
+    best: Candidate,
+    data: Environments | Path | str,
+    *,
+    metric: Metric = ACCURACY,
+    **arguments: Any,
+) -> Model:
     """The best candidate, trained on all domains of the search for its best number of steps.
 
     Its weights are those of the last step: domains left out have chosen the number of steps. Those of a candidate with
-    an average are averaged ones. Its card holds the accuracy of its method on the domains left out (see
+    an average are averaged ones. Its card holds the metric of its method on the domains left out (see
     `models.unseen`). `arguments` are further ones of `fit`: device, data_root, out, progress.
     """
     options = plan.options.changed(hparams=best.hparams, steps=best.steps, average=best.average, early_stop=0)
     save = "averaged" if best.average else "last"
     model = fit(data, best.algorithm, test_domains=plan.test_domains, save=save, **arguments, **vars(options))
     evidence = {
-        "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.method),
+        "unseen": unseen_estimate(finished_curves(plan.runs(), runs), best.method, metric),
         "steps_chosen_by": "domains left out have chosen the number of steps",
     }
     model.card = replace(model.card, training={**model.card.training, **evidence})

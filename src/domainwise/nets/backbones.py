@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.weights_file import load_weights
 from domainwise.nets import hub
 from domainwise.nets.parts import blocks
@@ -83,7 +83,7 @@ class Backbone(nn.Module):
             raise self._refusal(f"cannot be built as its {hub.CONFIG} says", error) from None
 
     def _refusal(self, what: str, error: Exception, advice: str = "choose another network") -> UserError:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)
         argument = "image_size" if "image_size" in advice else "network"
         return UserError(f"{self.name} {what} ({reason}): {advice}", argument=argument)
 

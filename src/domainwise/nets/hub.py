@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from domainwise.core import files
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.core.parsing import parse_any, read_file
 from domainwise.protocol.network_names import HubName, is_hub
 from domainwise.protocol.runs import WeightsReference
@@ -76,7 +76,7 @@ def _importing(library: str, package: str) -> Iterator[None]:
         cause: BaseException = error
         while further := cause.__cause__ or cause.__context__:
             cause = further
-        reason = " ".join(str(cause).split())[:160]
+        reason = one_line(cause)
         advice = "install it again"
         if "torchvision" in reason:
             advice = f"install a torchvision that fits torch{'' if package == 'timm' else ', or none'}"
@@ -94,21 +94,19 @@ def cache_folder() -> Path:
 def folder(network: str) -> Path:
     """The folder of a backbone's files. Those of the hub that are not in its cache are downloaded."""
     name = HubName.parse(network)
-    found = name.folder or cached(name) or download(name)
+    path = name.folder or cached(name) or download(name)
     try:
-        described = (found / CONFIG).is_file()
+        described = (path / CONFIG).is_file()
     except OSError as error:  # a path that is too long, or may not be read
-        raise UserError(f"{name}: {found} cannot be read ({error.strerror})", argument="network") from None
+        raise UserError(f"{name}: {path} cannot be read ({error.strerror})", argument="network") from None
     if not described:
-        raise UserError(
-            f"{name}: there is no {CONFIG} in {found}: give a folder that holds a model", argument="network"
-        )
-    if missing := _missing_weights(found):
+        raise UserError(f"{name}: there is no {CONFIG} in {path}: give a folder that holds a model", argument="network")
+    if missing := _missing_weights(path):
         advice = "save the model with save_pretrained" if missing == WEIGHTS[0] else "fetch or copy it again"
         raise UserError(
-            f"{name}: there is no {missing} in {found}, and other formats are not read: {advice}", argument="network"
+            f"{name}: there is no {missing} in {path}, and other formats are not read: {advice}", argument="network"
         )
-    return found
+    return path
 
 
 def cached(name: HubName) -> Path | None:
@@ -120,8 +118,8 @@ def cached(name: HubName) -> Path | None:
     snapshots = repository / "snapshots"
     exact = snapshots / commit
     beginning = [] if len(commit) < 7 or not snapshots.is_dir() else list(snapshots.glob(f"{_plain(commit)}*"))
-    found = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
-    return found if found is not None and not _missing_weights(found) else None
+    match = exact if (exact / CONFIG).is_file() else beginning[0] if len(beginning) == 1 else None
+    return match if match is not None and not _missing_weights(match) else None
 
 
 def download(name: HubName) -> Path:
@@ -131,31 +129,31 @@ def download(name: HubName) -> Path:
     except ImportError:
         raise missing_package(name.library, "huggingface_hub") from None
     try:
-        found = snapshot_download(
+        path = snapshot_download(
             name.repository, revision=name.revision or None, cache_dir=cache_folder(), allow_patterns=list(WANTED)
         )
     except Exception as error:  # of the network, the hub, or the disk: each library has its own
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise UserError(
             f"{name} is not in the hub's cache {cache_folder()} and cannot be fetched ({type(error).__name__}: "
             f"{reason}): check the name and the connection, or give a folder: {name.library}:./FOLDER",
             argument="network",
         ) from None
-    return Path(found)
+    return Path(path)
 
 
 def reference(network: str) -> str:
     """What a run records as its weights: "hf:NAME@commit#commit", or a folder with the fingerprint of its files."""
-    name, found = HubName.parse(network), folder(network)
-    plain = f"{name.library}:{name.source}{f'@{found.name}' if name.folder is None else ''}"
-    return str(WeightsReference(plain, folder_fingerprint(found, plain)))
+    name, path = HubName.parse(network), folder(network)
+    plain = f"{name.library}:{name.source}{f'@{path.name}' if name.folder is None else ''}"
+    return str(WeightsReference(plain, folder_fingerprint(path, plain)))
 
 
-def folder_fingerprint(found: Path, network: str) -> str:
+def folder_fingerprint(path: Path, network: str) -> str:
     """Sixteen characters that identify the files: of the hub's commit, or of a digest of a local folder's files."""
     if HubName.parse(network).folder is None:
-        return found.name[:16]
-    known = [found / CONFIG, *(file for name in PROCESSORS if (file := found / name).is_file()), *weights_files(found)]
+        return path.name[:16]
+    known = [path / CONFIG, *(file for name in PROCESSORS if (file := path / name).is_file()), *weights_files(path)]
     content = "".join(f"{file.name} {files.fingerprint(file)}\n" for file in known)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -172,14 +170,14 @@ def image_facts(network: str | None) -> ImageFacts:
 
 
 @cache
-def _image_facts(found: str) -> ImageFacts:
-    config = _json(Path(found) / CONFIG)
+def _image_facts(path: str) -> ImageFacts:
+    config = _json(Path(path) / CONFIG)
     if isinstance(timm := config.get("pretrained_cfg"), Mapping):
         shape = timm.get("input_size")
         size = shape[-1] if isinstance(shape, Sequence) and shape else None
-        return ImageFacts(_size(size), *_mean_and_std(timm, "mean", "std", Path(found) / CONFIG))
+        return ImageFacts(_size(size), *_mean_and_std(timm, "mean", "std", Path(path) / CONFIG))
     processor: Mapping[str, Any] = {}
-    for file in (Path(found) / name for name in PROCESSORS):
+    for file in (Path(path) / name for name in PROCESSORS):
         if file.is_file():
             processor = _json(file)
             nested = processor.get("image_processor")
@@ -203,9 +201,9 @@ def cached_names() -> Iterator[tuple[str, Path]]:
         library, source = ("timm", source.removeprefix("timm/")) if source.startswith("timm/") else ("hf", source)
         try:
             name = HubName.parse(f"{library}:{source}")
-            found = cached(name)
-            if found is not None and _reads_images(found):
-                yield str(name), found
+            path = cached(name)
+            if path is not None and _reads_images(path):
+                yield str(name), path
         except UserError:
             continue
 
@@ -225,29 +223,29 @@ def known_names(pattern: str) -> dict[str, str]:
 def licence(network: str) -> str:
     """The licence that a backbone's README states; empty if it states none or is not here."""
     name = HubName.parse(network)
-    found = name.folder or cached(name)
-    readme = (found or Path()) / "README.md"
-    known = found is not None and readme.is_file()
+    path = name.folder or cached(name)
+    readme = (path or Path()) / "README.md"
+    known = path is not None and readme.is_file()
     text = files.read(readme, limit=LARGEST).decode(errors="replace") if known else ""
     front = text.split("---")[1].splitlines() if text.startswith("---") and text.count("---") > 1 else []
     return next((line.partition(":")[2].strip() for line in front if line.startswith("license:")), "")
 
 
-def _reads_images(found: Path) -> bool:
-    if any((found / name).is_file() for name in PROCESSORS[:1]):
+def _reads_images(path: Path) -> bool:
+    if any((path / name).is_file() for name in PROCESSORS[:1]):
         return True
-    config = _json(found / CONFIG)
+    config = _json(path / CONFIG)
     return any(key in config for key in ("pretrained_cfg", "image_size", "vision_config"))
 
 
-def weights_files(found: Path) -> list[Path]:
+def weights_files(path: Path) -> list[Path]:
     """The files of weights in a folder, in order."""
-    return sorted(file for pattern in WEIGHTS for file in found.glob(pattern) if file.is_file())
+    return sorted(file for pattern in WEIGHTS for file in path.glob(pattern) if file.is_file())
 
 
-def _missing_weights(found: Path) -> str:
+def _missing_weights(path: Path) -> str:
     """The first file of weights that a folder lacks, e.g. the second part of two; empty for none."""
-    present = [file.name for file in weights_files(found)]
+    present = [file.name for file in weights_files(path)]
     part = PART.fullmatch(present[-1]) if present else None
     if WEIGHTS[0] in present or (present and not part):
         return ""

@@ -17,11 +17,14 @@ F = TypeVar("F", bound=Callable[[tuple[int, ...]], nn.Module])
 def network(name: str, *, weights: str | None = None) -> Callable[[F], F]:
     """Registers a feature network: a module made from the input's shape, with its feature size as `out_features`.
 
-    `weights` names the pre-trained weights it starts from; without, its start is random. A network whose features of a
-    sample depend on that sample alone may declare `per_sample = True`; then batches may be padded. One that gains
-    nothing from torch.compile may declare `compiles = False`; one that reads vectors, too, `reads_vectors = True`; one
-    without weights `learns = False`: methods that widen a first convolution, or only change features, are then refused
-    before they train. A method `stages(x)` names its layers: see `nets.stages`.
+    `weights` names the pre-trained weights it starts from; without, its start is random. A network may declare
+
+    - `per_sample = True` if the features of a sample depend on that sample alone: then batches may be padded
+    - `compiles = False` if torch.compile gains nothing
+    - `reads_vectors = True` if it has no first convolution: methods that widen one are then refused
+    - `learns = False` if it has no weights: methods that only change features are then refused
+
+    A method `stages(x)` names its layers: see `nets.stages`.
     """
 
     def register(features: F) -> F:

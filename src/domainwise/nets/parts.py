@@ -45,16 +45,16 @@ def blocks(features: nn.Module) -> dict[str, nn.Module]:
     name, row = next(rows, ("", None))
     if row is None:
         return {}
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
     for part, child in row.named_children():
         path = f"{name}.{part}".lstrip(".")
         inner = next((one for one in INNER if isinstance(getattr(child, one, None), ROWS)), "")
         within = child.get_submodule(inner) if inner else None
         if within is not None and len(list(within.children())):
-            found |= {f"{path}.{inner}.{number}": block for number, block in within.named_children()}
+            blocks |= {f"{path}.{inner}.{number}": block for number, block in within.named_children()}
         elif _weights(child):
-            found[path] = child
-    return found
+            blocks[path] = child
+    return blocks
 
 
 def attention_names(features: nn.Module) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.nets.backbones import Backbone, weights_in
 from domainwise.nets.hub import import_timm
 
@@ -59,13 +59,13 @@ class TimmBackbone(Backbone):
 
     @torch.no_grad()
     def attentions(self, x: Tensor) -> list[Tensor]:
-        found: list[Tensor] = []
+        attentions: list[Tensor] = []
         fused = {module: module.fused_attn for module in self.model.modules() if hasattr(module, "fused_attn")}
         with ExitStack() as stack:
             for module in fused:
                 dropped = getattr(module, "attn_drop", None)
                 if isinstance(dropped, nn.Module):
-                    hook = dropped.register_forward_hook(lambda _, __, attention: found.append(attention))
+                    hook = dropped.register_forward_hook(lambda _, __, attention: attentions.append(attention))
                     stack.callback(hook.remove)
             self.use_plain_attention()
             try:
@@ -74,7 +74,7 @@ class TimmBackbone(Backbone):
                 for module, before in fused.items():
                     module.fused_attn = before
         count = self.prefix + self.grid[0] * self.grid[1]
-        return found if found and all(one.shape[::2] == (len(x), count) for one in found) else []
+        return attentions if attentions and all(one.shape[::2] == (len(x), count) for one in attentions) else []
 
     def load(self, folder: Path) -> None:
         tensors = weights_in(folder)
@@ -86,5 +86,5 @@ class TimmBackbone(Backbone):
         try:
             self.model.load_state_dict({name: tensors[name] for name in expected})
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)
             raise UserError(f"the weights in {folder} do not fit {self.name}: {reason}", argument="network") from None

@@ -114,8 +114,8 @@ class TransformersBackbone(Backbone):
         finally:
             self.model.set_attn_implementation(used)
         count = self.prefix + self.grid[0] * self.grid[1]
-        found = [one for one in getattr(made, "attentions", None) or () if one is not None]
-        return found if found and all(one.shape[::2] == (len(x), count) for one in found) else []
+        attentions = [one for one in getattr(made, "attentions", None) or () if one is not None]
+        return attentions if attentions and all(one.shape[::2] == (len(x), count) for one in attentions) else []
 
     def load(self, folder: Path) -> None:
         further = {"add_pooling_layer": self.pooling == "pooler"} if self.own_is_dense else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.files import fingerprint
+from domainwise.core.phrasing import command
 from domainwise.data.catalogue import Dataset, data_root
 from domainwise.nets import hub, pretrained_weights
 from domainwise.protocol.network_names import is_hub
@@ -114,7 +115,7 @@ def find(file: str, root: Path | None = None) -> Path:
     known = {weights.file: name for name, weights in WEIGHTS.items() if weights.sha256}
     name = Path(file).name
     page = next((weights.page for weights in WEIGHTS.values() if weights.file == name), "")
-    how = f"get it with: domainwise weights get {known[name]}" if name in known else "give the path of the file"
+    how = f"get it with: {command('weights', 'get', known[name])}" if name in known else "give the path of the file"
     if page:
         how = f"download it from {page} and put it into {top / FOLDER}"
     reason = f"no weights {file}: looked in {places[0].parent}, {places[1].parent} and {top}; {how}"

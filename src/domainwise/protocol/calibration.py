@@ -56,6 +56,24 @@ class Calibration:
             f"{100 * self.ece[1]:.1f} %"
         )
 
+    @property
+    def warnings(self) -> list[str]:
+        """Why it may be useless, in sentences."""
+        found = []
+        if not 1.01 * LOWEST < self.temperature < HIGHEST / 1.01:
+            limit = "lowest" if self.temperature < 1 else "highest"
+            found.append(
+                f"the temperature {self.temperature:.3g} is the {limit} that is tried: the samples set no limit"
+            )
+        if self.ece[1] > self.ece[0]:
+            found.append(
+                f"the expected calibration error rose from {100 * self.ece[0]:.1f} to {100 * self.ece[1]:.1f} % on the "
+                "very samples that the temperature was fitted on"
+            )
+        least = min(self.domains, key=lambda domain: self.domains[domain])
+        advice = f"calibrate on more samples: {least} has {self.domains[least]}"
+        return [f"{sentence}; {advice}" for sentence in found]
+
 
 @dataclass(frozen=True)
 class Outcomes:
@@ -92,13 +110,13 @@ def fit_temperature(logits: Logits) -> float:
     """The minimum between LOWEST and HIGHEST; the loss is convex in 1 / T, so it is the only one."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         lambda inverse: negative_log_likelihood(logits, 1 / inverse),
         bounds=(1 / HIGHEST, 1 / LOWEST),
         method="bounded",
         options={"xatol": 1e-7},
     )
-    return float(1 / found.x)
+    return float(1 / minimum.x)
 
 
 def calibrate_logits(logits: Logits, source: CalibratedOn) -> tuple[Calibration, dict[str, Outcomes]]:
@@ -178,6 +196,11 @@ def _worst_bound(domains: Mapping[str, Outcomes], threshold: float, delta: float
         answered = one.confidence >= threshold
         bounds.append(error_bound(int((answered & ~one.correct).sum()), int(answered.sum()), delta))
     return max(bounds)
+
+
+def samples_needed(level: float) -> int:
+    """Of a domain, for conformal sets at this level: with fewer every set holds every class."""
+    return int(np.ceil(level / (1 - level) - 1e-9))
 
 
 def set_threshold(domains: Mapping[str, Outcomes], level: float) -> float:

@@ -50,8 +50,8 @@ def intact(data: bytes, where: object, advice: str) -> bytes:
     at = _last_seal(data)
     if at < 0:
         return data[: data.rfind(b"\n") + 1]
-    found, rest = SEAL.match(data, at), data[at + LENGTH :]
-    if found is None or zlib.crc32(memoryview(data)[:at]) != int(found[1], 16) or rest.endswith(b"\n"):
+    seal, rest = SEAL.match(data, at), data[at + LENGTH :]
+    if seal is None or zlib.crc32(memoryview(data)[:at]) != int(seal[1], 16) or rest.endswith(b"\n"):
         raise UserError(f"{where} is damaged (its checksum does not fit): {advice}")
     return data[: at + LENGTH]
 
@@ -90,9 +90,9 @@ def _extent(file: IO[bytes]) -> Extent:
         file.seek(-length, os.SEEK_END)
         data = file.read()
         at = _last_seal(data)
-        if at >= 0 and (found := SEAL.match(data, at)):
+        if at >= 0 and (seal := SEAL.match(data, at)):
             rest = data[at + LENGTH :]
             kept = data[at : at + LENGTH] + (rest if rest.endswith(b"\n") else b"")
-            return Extent(size - len(data) + at + len(kept), zlib.crc32(kept, int(found[1], 16)))
+            return Extent(size - len(data) + at + len(kept), zlib.crc32(kept, int(seal[1], 16)))
     kept = data[: data.rfind(b"\n") + 1]
     return Extent(len(kept), zlib.crc32(kept))

@@ -16,8 +16,24 @@ FOLDER = re.compile(
 and how it is read (`protocol.reading`)."""
 
 
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Tables beside the images that they list: such a table goes by the name of its folder."""
+
+
 def title(name: str) -> str:
     """A dataset's name in tables and pictures: that of a folder is without its path."""
+    folder = FOLDER.fullmatch(name)
+    return table_title(Path(folder["path"])) if folder else name
+
+
+def table_title(path: Path) -> str:
+    """The name of a folder or table of images."""
+    named = path.parent if path.name in METADATA else path
+    return named.name or str(path)
+
+
+def stream_name(name: str) -> str:
+    """What random streams depend on of a dataset's name: the last part of a path, whatever the title is."""
     folder = FOLDER.fullmatch(name)
     return Path(folder["path"]).name if folder else name
 

@@ -8,6 +8,7 @@ from domainwise.protocol.averages import NONE
 from domainwise.protocol.balance import UNCHANGED, ClassWeights
 from domainwise.protocol.network_names import full_name
 from domainwise.protocol.recipe import CONSTANT
+from domainwise.protocol.runs import added
 from domainwise.protocol.spaces import Value
 
 
@@ -64,19 +65,19 @@ class TrainingOptions:
     image_size: int | None = None
     augmentation: str | None = None
     track: tuple[str, ...] = ()
-    threads: int = 1
-    held_out: float | None = None
-    average: str = ""
-    shared_start: bool = False
-    start: str = ""
-    freeze: str = ""
-    lr_schedule: str = CONSTANT
-    early_stop: int = 0
-    clip_gradient: float = 0.0
-    train: str = ""
-    layer_decay: float = 1.0
-    balance: str = ""
-    class_weights: ClassWeights = ()
+    threads: int = added(1)
+    held_out: float | None = added(None)
+    average: str = added("")
+    shared_start: bool = added(False)
+    start: str = added("")
+    freeze: str = added("")
+    lr_schedule: str = added(CONSTANT)
+    early_stop: int = added(0)
+    clip_gradient: float = added(0.0)
+    train: str = added("")
+    layer_decay: float = added(1.0)
+    balance: str = added("")
+    class_weights: ClassWeights = added(())  # noqa: RUF009 (as the others, whose types ruff knows)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hparams", dict(self.hparams or {}))
@@ -93,27 +94,11 @@ class TrainingOptions:
         return {
             one.name: value
             for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default or one.name not in ADDED
+            if (value := getattr(self, one.name)) != one.default or not one.metadata.get("added")
         }
 
     def changed(self, **changes: Unpack[TrainingKeywords]) -> "TrainingOptions":
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
 
-ADDED = (
-    "threads",
-    "held_out",
-    "average",
-    "shared_start",
-    "start",
-    "freeze",
-    "lr_schedule",
-    "early_stop",
-    "clip_gradient",
-    "train",
-    "layer_decay",
-    "balance",
-    "class_weights",
-)
-"""Fields added after plans were published."""
 DEFAULTS = TrainingOptions()

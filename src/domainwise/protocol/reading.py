@@ -8,7 +8,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from domainwise.core.errors import UserError, unknown
 
-ROLES = ("path", "label", "domain", "group", "split", "time", "weight")
+NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time", "weight")
+ROLES = (*NEEDED, *OPTIONAL)
 """What a column of a table may be."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DEEPEST_GREY = 65535
@@ -22,7 +23,8 @@ Window = tuple[int, int]
 class Reading:
     """Options that decide what is read of a folder or table of images.
 
-    `columns` are (role, column) of a table, sorted; other roles have the column of their name. `root` is the folder or
+    `columns` are (role, column) of a table, sorted; other roles have the column of their name. An optional role with an
+    empty column is not read. `root` is the folder or
     URL that paths are relative to (default: the table's folder). `window` are the grey values of deep grey images that
     become black and white. Images of one domain within `bursts` seconds of the previous one are one group.
     """
@@ -37,9 +39,11 @@ class Reading:
         cls, columns: Mapping[str, str] | None = None, root: object = "", window: str = "", bursts: str = ""
     ) -> "Reading":
         """From a user's values: {"domain": "camera"}, a folder or URL, "0:4095" and "time:30s"."""
-        for role in columns or {}:
+        for role, column in (columns or {}).items():
             if role not in ROLES:
                 raise unknown("kind of column", role, ROLES)
+            if not column and role in NEEDED:
+                raise UserError(f"the {role} needs a column: name it", argument="columns")
         place = str(root or "")
         if place and "://" not in place:
             place = os.path.realpath(os.path.expanduser(place))  # noqa: PTH111 (Path's own methods raise RuntimeError)
@@ -55,7 +59,7 @@ class Reading:
     @classmethod
     def parse(cls, text: str) -> "Reading":
         """From the end of a dataset's name."""
-        values = dict(parse_qsl(text.removeprefix("?")))
+        values = dict(parse_qsl(text.removeprefix("?"), keep_blank_values=True))
         further = {name: values.pop(name, "") for name in ("root", "window", "bursts")}
         return cls.of(values, **further)
 
@@ -69,17 +73,17 @@ PLAIN = Reading()
 def _window(text: str) -> Window | None:
     if not text:
         return None
-    found = WINDOW.fullmatch(text)
-    if not found or not int(found[1]) < int(found[2]) <= DEEPEST_GREY:
+    match = WINDOW.fullmatch(text)
+    if not match or not int(match[1]) < int(match[2]) <= DEEPEST_GREY:
         message = f"window {text[:40]!r}: write LOW:HIGH with 0 <= LOW < HIGH <= {DEEPEST_GREY}, e.g. 0:4095"
         raise UserError(message, argument="window")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _seconds(text: str) -> int:
     if not text:
         return 0
-    found = BURSTS.fullmatch(text)
-    if not found or not int(found[1]):
+    match = BURSTS.fullmatch(text)
+    if not match or not int(match[1]):
         raise UserError(f"bursts {text[:40]!r}: write time and a gap, e.g. time:30s, time:5m", argument="bursts")
-    return int(found[1]) * UNITS[found[2]]
+    return int(match[1]) * UNITS[match[2]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError, unknown
 from domainwise.protocol import limits
+from domainwise.protocol.averages import NONE
 
 if TYPE_CHECKING:
     from domainwise.protocol.options import TrainingOptions
@@ -50,7 +51,7 @@ def check_recipe(options: "TrainingOptions", held_out: float) -> None:
     if options.start and options.start not in STARTS:
         raise unknown("start", options.start, STARTS)
     if options.freeze and options.freeze not in FREEZABLE:
-        raise unknown("part to freeze", options.freeze, FREEZABLE)
+        raise unknown("part to freeze", options.freeze, (*FREEZABLE, NONE))
     if options.train and options.train != "attention" and not last_blocks(options.train):
         raise unknown("part to train", options.train, TRAINABLE)
     if options.train and options.freeze:
@@ -61,7 +62,7 @@ def check_recipe(options: "TrainingOptions", held_out: float) -> None:
         raise UserError("layer_decay changes how features learn, but they are frozen", argument="layer_decay")
     if options.lr_schedule not in LR_SCHEDULES:
         raise unknown("learning rate schedule", options.lr_schedule, LR_SCHEDULES)
-    limits.check("early_stop", options.early_stop, 0, limits.STEPS)
+    limits.check("early_stop", options.early_stop, 0, limits.STEPS, argument="early_stop")
     if options.early_stop and not held_out:
         raise UserError(
             "early_stop needs held-out samples to validate with, but held_out is 0: hold some out, or set the steps",

@@ -2,23 +2,27 @@
 
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from domainwise.core import deprecation
 from domainwise.core.errors import UserError
-from domainwise.core.parsing import Count, FilePath, Fraction, Positive, check, parse_any, read_file
-from domainwise.protocol.balance import ClassWeights
+from domainwise.core.parsing import Count, FilePath, Fraction, OneOf, Positive, Range, check, parse_any, read_file
+from domainwise.protocol.averages import AVERAGES
+from domainwise.protocol.balance import BALANCES, ClassWeights
 from domainwise.protocol.dataset_names import title
+from domainwise.protocol.limits import THREADS
 from domainwise.protocol.network_names import network_title
-from domainwise.protocol.recipe import CONSTANT
+from domainwise.protocol.recipe import CONSTANT, FREEZABLE, LR_SCHEDULES, STARTS
 from domainwise.protocol.spaces import HParams
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 """fp32 is strict; tf32 rounds the factors of products to 10 bits (GPUs only); bf16 computes the network in bfloat16."""
+TEST_ROWS = "test rows of a training domain"
+"""What rows given as test are whose domain was trained on, in words: not unseen."""
 HELD_OUT = 0.2
 """The fraction of a domain that is its `out` split."""
 TRACKABLE = ("penalties",)
@@ -52,7 +56,7 @@ FORMAT = 2
 
 
 def added(default: Any) -> Any:
-    """A field added after runs were published: at its default it is left out of descriptions and identities."""
+    """A field added after runs, or plans, were published: at its default descriptions and identities leave it out."""
     return field(default=default, metadata={"added": True})
 
 
@@ -101,7 +105,7 @@ class Run:
     draw: Count = 0
     trial: Count = 0
     seed: int = 0
-    precision: str = "fp32"
+    precision: Annotated[str, OneOf(PRECISIONS)] = "fp32"
     track: tuple[str, ...] = ()
     validation_domains: tuple[str, ...] = ()
     held_out: Fraction = HELD_OUT
@@ -112,19 +116,19 @@ class Run:
     image_size: Count = 0
     full_curves: bool = False
     format: int = FORMAT
-    threads: int = added(1)
-    average: str = added("")
+    threads: Annotated[int, Range(1, THREADS)] = added(1)
+    average: Annotated[str, OneOf(("", *AVERAGES))] = added("")
     shared_start: bool = added(False)
-    start: str = added("")
-    freeze: str = added("")
-    lr_schedule: str = added(CONSTANT)
-    early_stop: int = added(0)
-    clip_gradient: float = added(0.0)
-    combination: Combination = added("")  # noqa: RUF009 (as the others, whose types ruff knows)
+    start: Annotated[str, OneOf(("", *STARTS))] = added("")
+    freeze: Annotated[str, OneOf(("", *FREEZABLE))] = added("")
+    lr_schedule: Annotated[str, OneOf(LR_SCHEDULES)] = added(CONSTANT)
+    early_stop: Count = added(0)  # noqa: RUF009 (as the others, whose types ruff knows)
+    clip_gradient: Annotated[float, Range(0)] = added(0.0)
+    combination: Combination = added("")  # noqa: RUF009 (as above)
     members: tuple[str, ...] = added(())
     train: str = added("")
-    layer_decay: float = added(1.0)
-    balance: str = added("")
+    layer_decay: Fraction = added(1.0)  # noqa: RUF009 (as above)
+    balance: Annotated[str, OneOf(("", *BALANCES))] = added("")
     class_weights: ClassWeights = added(())  # noqa: RUF009 (as above)
 
     @classmethod
@@ -160,12 +164,7 @@ class Run:
     @cached_property
     def id(self) -> str:
         """The identity: equal for equal descriptions, in any process, on any machine."""
-        described = self.describe() | {
-            "weights": WeightsReference.parse(self.weights).fingerprint,
-            "network": network_title(self.network),
-        }
-        text = CANONICAL.encode(described)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return identity(self.describe())
 
     @cached_property
     def training_id(self) -> str:
@@ -210,6 +209,17 @@ class Run:
         unseen = "+".join(self.test_domains) or "none"
         made = f"{self.algorithm} {self.combined}" if self.combination else self.algorithm
         return f"{made} on {title(self.dataset)}, unseen {unseen}, trial {self.trial}"
+
+
+def identity(description: Mapping[str, Any]) -> str:
+    """That of the run with this description; paths count by the content of what they name."""
+    described = {
+        **description,
+        "weights": WeightsReference.parse(str(description.get("weights", ""))).fingerprint,
+        "network": network_title(str(description.get("network", ""))),
+    }
+    text = CANONICAL.encode(described)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache

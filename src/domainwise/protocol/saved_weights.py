@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError, unknown
-from domainwise.protocol.averages import SMA_START, AveragedSteps
+from domainwise.protocol.averages import AveragedSteps
 from domainwise.protocol.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def describe_average(steps: AveragedSteps) -> str:
     if steps.average == "swad":
         return f"{averaged}, found by {RULE} validation"
     if steps.average == "sma" and steps.first == steps.last:
-        averaged = f"weights of step {steps.last} alone (SMA averages from step {SMA_START} on)"
+        averaged = f"weights of step {steps.last} alone (SMA had no other step to average yet)"
         return f"{averaged}, selected by {RULE} validation" if steps.selected else f"{averaged}, the last step"
     return f"{averaged}, selected by {RULE} validation" if steps.selected else f"{averaged}, up to the last step"
 
@@ -58,6 +58,11 @@ class SavedWeights:
     def average(self) -> str:
         """The name of the average; empty for the weights of a step."""
         return "" if self.averaged is None else self.averaged.average
+
+    @property
+    def kind(self) -> str:
+        """In two words, where many are listed."""
+        return f"{self.average.upper()} average" if self.average else "selected step" if self.selected else "last step"
 
     def __str__(self) -> str:
         return describe_step(self.step, self.selected) if self.averaged is None else describe_average(self.averaged)

@@ -281,8 +281,12 @@ def searches(curves: Sequence[Curve]) -> dict[Search, list[Curve]]:
     """The draws of every search; a run with several unseen domains belongs to one search per domain."""
     grouped: dict[Search, list[Curve]] = {}
     for curve in curves:
-        source = curve.run.train_domains[0] if curve.run.setting == "single" else ""
-        for unseen in curve.run.test_domains:
-            search = Search(curve.method, Column(unseen, source), curve.run.trial)
-            grouped.setdefault(search, []).append(curve)
+        for column in columns_of(curve.run):
+            grouped.setdefault(Search(curve.method, column, curve.run.trial), []).append(curve)
     return grouped
+
+
+def columns_of(run: Run) -> list[Column]:
+    """The columns of a table that a run belongs to: one per unseen domain."""
+    source = run.train_domains[0] if run.setting == "single" else ""
+    return [Column(unseen, source) for unseen in run.test_domains]

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from domainwise.models.interpolate import Interpolation
-from domainwise.reports.style import LIGHT, SOFT, footnote, headline, in_style, legend, line, panels, plain, shade
+from domainwise.reports.style import LIGHT, SOFT, footnote, headline, in_style, legend, line, panels, plain
 
 
 @in_style
@@ -21,7 +21,7 @@ def interpolation_figure(found: Interpolation) -> Figure:
     legend([axis])
     chosen = ""
     if found.best is not None:
-        axis.axvline(found.best.alpha, color=shade(SOFT), linewidth=0.8, linestyle=":")
+        axis.axvline(found.best.alpha, color=SOFT, linewidth=0.8, linestyle=":")
         chosen = f" The dotted line is alpha {found.best.alpha:g}, which training-domain validation selects."
     headline(figure, f"{run.algorithm} on {plain(found.rebuilt.environments.name)}: between start and end of training")
     footnote(figure, f"One run: trial {run.trial}, {run.steps} steps.{chosen}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.selection import Column, Curve, Floats, Method, Selection
 from domainwise.protocol.statistics import Choices, Estimate, estimate
 
@@ -38,10 +39,18 @@ Measure = Callable[[Curve, str], Floats | None]
 """Values of a run and its unseen domain, one per evaluation; None where they were not recorded."""
 
 
-def unseen_accuracy(curve: Curve, unseen: str) -> Floats | None:
-    """On the unseen domain, in per cent."""
-    accuracy = curve.accuracy.get((unseen, "in"))
-    return None if accuracy is None else 100 * accuracy
+def on_unseen(metric: Metric) -> Measure:
+    """A metric on the unseen domain, as tables show it."""
+
+    def measure(curve: Curve, unseen: str) -> Floats | None:
+        values = curve.values(metric).get((unseen, "in"))
+        return None if values is None else np.array([metric.shown(value) for value in values])
+
+    return measure
+
+
+unseen_accuracy = on_unseen(ACCURACY)
+"""In per cent."""
 
 
 def generalisation_gap(curve: Curve, unseen: str) -> Floats | None:  # noqa: ARG001 (it uses the training domains)

@@ -21,6 +21,7 @@ from domainwise.data.sources.check import Check
 from domainwise.reports.style import (
     INK,
     LIGHT,
+    NEARLY_WHITE,
     RIGHT,
     SMALL,
     SOFT,
@@ -31,7 +32,6 @@ from domainwise.reports.style import (
     in_style,
     plain,
     save,
-    shade,
 )
 
 WRITABLE = 12
@@ -102,7 +102,7 @@ def linearisation_gaps(gaps: Sequence[LinearisationGap], path: Path) -> None:
 def _gaps(gaps: Sequence[LinearisationGap]) -> Figure:
     figure, ((axis,),) = grid(1, 1, size=4.0)
     for number, gap in enumerate(gaps):
-        colour = shade(LIGHT[1 + number % 7])
+        colour = LIGHT[1 + number % 7]
         label = f"{gap.name}: order {gap.order:.2f}"
         axis.loglog(gap.radii, gap.gaps, marker="o", markersize=3, color=colour, label=label)
     radii = gaps[0].radii
@@ -110,7 +110,7 @@ def _gaps(gaps: Sequence[LinearisationGap]) -> Figure:
         radii,
         [gaps[0].gaps[0] * (eps / radii[0]) ** 2 for eps in radii],
         "--",
-        color=shade(INK),
+        color=INK,
         linewidth=1,
         label="slope 2",
     )
@@ -139,7 +139,7 @@ def heatmap_grid(comparison: AttentionComparison) -> Figure:
             axis.imshow(0.45 * grey + 0.55 * colormaps["turbo"](BRIGHTEST * scaled.numpy())[..., :3])
             _bare(axis)
             predicted = int(model.attention.predicted[number])
-            colour = shade(INK if truth is None else RIGHT if predicted == truth else WRONG)
+            colour = INK if truth is None else RIGHT if predicted == truth else WRONG
             axis.set_xlabel(plain(comparison.classes[predicted], 16), fontsize=SMALL, labelpad=2, color=colour)
     axes[0][0].set_title("image", loc="center")
     for model, axis in zip(models, axes[0][1:], strict=True):
@@ -173,7 +173,7 @@ def audit_figure(audits: Sequence[Audit]) -> Figure:
         left.set_title(plain(f"{one.method}: accuracy per class, %", 70), loc="left")
         if one.worst:
             corner = one.classes.index(one.worst.label) - 0.5, domains.index(one.worst.domain) - 0.5
-            left.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=shade(LIGHT[2]), linewidth=2))
+            left.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=LIGHT[2], linewidth=2))
         if one.probe is None:
             right.set_axis_off()
             continue
@@ -196,7 +196,7 @@ def _cells(axis: Axes, values: Sequence[Sequence[float]], rows: list[str], colum
     for i, line in enumerate(values):
         for j, value in enumerate(line):
             if not math.isnan(value):
-                colour = "white" if value > 60 else "black"
+                colour = NEARLY_WHITE if value > 60 else "black"
                 axis.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=SMALL, color=colour)
 
 
@@ -218,10 +218,10 @@ def perturbation_figure(measured: Perturbations) -> Figure:
                 spectrum.frequencies,
                 100 * spectrum.energy.clamp_min(1e-6),
                 label=label,
-                color=shade(colour),
+                color=colour,
                 linewidth=1.4,
             )
-        axis.axvline(LOW, color=shade(SOFT), linewidth=0.6, linestyle=":")
+        axis.axvline(LOW, color=SOFT, linewidth=0.6, linestyle=":")
         axis.set(yscale="log", ylim=(1e-2, 150), xlim=(0, 0.5))
         axis.minorticks_off()  # each would cost as much time as a label
         axis.set_box_aspect(1)
@@ -231,7 +231,7 @@ def perturbation_figure(measured: Perturbations) -> Figure:
     first = axes[0][4]
     for height, label, colour in ((0.95, "perturbation", LIGHT[2]), (0.82, "mean image", LIGHT[0])):
         words = first.text(0.97, height, label, size=SMALL, ha="right", va="top", transform=first.transAxes)
-        words.set_color(shade(colour))
+        words.set_color(colour)
     axes[-1][4].set_xlabel("cycles per pixel", fontsize=SMALL)
     axes[0][4].set_ylabel("% of the energy", fontsize=SMALL)
     scope = "one perturbation for all domains" if measured.universal else "one perturbation per training domain"
@@ -252,12 +252,12 @@ def shift_figure(measured: DatasetShift) -> Figure:
         drawn = profile(first[unseen].sides, len(measured.classes))
         at, p, q = drawn.at.numpy(), drawn.p.numpy(), drawn.q.numpy()
         for density, colour, label in ((p, TRAIN, "training"), (q, TEST, "unseen")):
-            left.plot(at, density, color=shade(colour), linewidth=1.5, label=label)
+            left.plot(at, density, color=colour, linewidth=1.5, label=label)
         for density, other, colour in ((p, q, TRAIN), (q, p, TEST)):
             alone = other < 0.01 * other.max()
-            left.fill_between(at, 0, density, where=alone, color=shade(colour), alpha=0.25, linewidth=0)
+            left.fill_between(at, 0, density, where=alone, color=colour, alpha=0.25, linewidth=0)
         for line, colour in ((drawn.p_label, TRAIN), (drawn.q_label, TEST)):
-            right.plot(at, line.numpy(), color=shade(colour), linewidth=1.5)
+            right.plot(at, line.numpy(), color=colour, linewidth=1.5)
         left.set_title(f"diversity {measured.mean('diversity', unseen):.2f}")
         right.set_title(f"correlation {measured.mean('correlation', unseen):.2f}")
         left.set_ylabel(f"{plain(unseen, 20)} unseen\n\np(z), q(z)", fontsize=SMALL)

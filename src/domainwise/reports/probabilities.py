@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from domainwise.analysis.audit import Audit
 from domainwise.protocol.calibration import Outcomes, expected_calibration_error, reliability, risk_coverage
-from domainwise.reports.style import LIGHT, SMALL, SOFT, grid, in_style, plain, shade
+from domainwise.reports.style import LIGHT, SMALL, SOFT, grid, in_style, plain
 
 SEEN, UNSEEN = LIGHT[1], LIGHT[2]
 POINTS = 400
@@ -27,7 +27,7 @@ def probability_figure(audits: Sequence[Audit], unseen: str) -> Figure:
             "training domains, held out": (SEEN, _joined([s.outcomes for s in one.scores if s.seen])),
             f"{plain(unseen, 24)}, unseen": (UNSEEN, _joined([s.outcomes for s in one.scores if s.domain == unseen])),
         }
-        left.plot([0, 1], [0, 1], color=shade(SOFT), linewidth=0.8, linestyle=":")
+        left.plot([0, 1], [0, 1], color=SOFT, linewidth=0.8, linestyle=":")
         errors = []
         for label, (colour, outcomes) in known.items():
             if outcomes is not None:
@@ -55,11 +55,11 @@ def _joined(parts: Sequence[Outcomes]) -> Outcomes | None:
 
 def _reliability(axis: Axes, outcomes: Outcomes, colour: str, label: str) -> None:
     confidence, accuracy, share = reliability(outcomes)
-    axis.plot(confidence, accuracy, color=shade(colour), linewidth=1.2, label=label)
-    axis.scatter(confidence, accuracy, s=4 + 160 * share, color=shade(colour), linewidth=0, alpha=0.7)
+    axis.plot(confidence, accuracy, color=colour, linewidth=1.2, label=label)
+    axis.scatter(confidence, accuracy, s=4 + 160 * share, color=colour, linewidth=0, alpha=0.7, clip_on=False)
 
 
 def _risk(axis: Axes, outcomes: Outcomes, colour: str, label: str) -> None:
     coverage, risk = risk_coverage(outcomes)
     every = max(1, len(coverage) // POINTS)
-    axis.plot(coverage[::-1][::every][::-1], risk[::-1][::every][::-1], color=shade(colour), linewidth=1.4, label=label)
+    axis.plot(coverage[::-1][::every][::-1], risk[::-1][::every][::-1], color=colour, linewidth=1.4, label=label)

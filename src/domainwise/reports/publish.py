@@ -63,7 +63,9 @@ def publish(folder: Path, target: Path) -> Publication:
     if not comparable:
         raise UserError(f"{folder}: nothing to publish; no draw of a sweep there has ended in all its runs")
     files.writable_folder(target)
-    published = _only(collection, comparable)
+    planned = {run.id: run for plan in plans for run in plan.runs()}
+    missing = tuple(run for key, run in planned.items() if key not in comparable)
+    published = replace(_only(collection, comparable), missing=missing)
     rendered = [table.as_table().markdown() for rule in RULES for table in tables(published.finished(), rule)]
     made = origins(collection.statuses[key] for key in sorted(comparable))
     with files.replaced_together(target) as staged:

@@ -1,23 +1,24 @@
 """The look of every figure: colours, sizes, axes, lines, labels, titles, captions, and files by their suffix.
 
-A figure is drawn on white, or within `settings(dark=True)` on black: `shade` gives the counterpart of a colour there.
+Every figure is drawn on white; `light_and_dark` also gives its version for a dark page.
 """
 
 import io
-import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backend_bases import get_registered_canvas_class
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import is_color_like, to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -26,7 +27,6 @@ from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.protocol.selection import Method
 
-P = ParamSpec("P")
 LIGHT = ("#6b7280", "#0072b2", "#d55e00", "#00855f", "#b3558f", "#b97f00", "#3a93cf", "#6d53a8")
 DARK = ("#a3aab5", "#56b4e9", "#ff8a4c", "#35c79c", "#e39ac4", "#f0b429", "#9cc4f5", "#b9a0ec")
 """On white and on black, distinct for colour-blind readers; the neutral one first."""
@@ -39,6 +39,8 @@ LEGEND_ROWS = 14
 INK, SOFT, HAIR, GROUND = "#1d2024", "#5d636d", "#e3e3de", "#ffffff"
 RIGHT, WRONG = "#1a7f37", "#c62828"
 """Of predictions."""
+NEARLY_WHITE = "#fefefe"
+"""Text in a dark cell: stays so on a dark page, unlike the ground."""
 IN_THE_DARK = dict(
     zip(
         (*LIGHT, INK, SOFT, HAIR, GROUND, RIGHT, WRONG),
@@ -47,6 +49,8 @@ IN_THE_DARK = dict(
     )
 )
 """Every colour, and its counterpart on a dark page."""
+COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
+"""Properties of matplotlib's elements that are colours."""
 WIDTH = 8.8
 """Inches of every figure, so that their texts have one size on a page: 100 pixels each in a column of 880."""
 TEXT, SMALL, TITLE = 9.0, 8.0, 11.0
@@ -88,30 +92,8 @@ TIMELESS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}
 """Metadata that leaves out the time of writing."""
 
 
-def settings(*, dark: bool = False) -> Any:
-    """matplotlib's settings for a figure on a white or on a black page."""
-    return {name: IN_THE_DARK.get(value, value) for name, value in SETTINGS.items()} if dark else dict(SETTINGS)
-
-
-def is_dark() -> bool:
-    """Whether figures are being drawn on black."""
-    return bool(mpl.rcParams["figure.facecolor"] == IN_THE_DARK[GROUND])
-
-
-def shade(colour: str) -> str:
-    """A colour of this module, or its counterpart if the figure is drawn on black."""
-    return IN_THE_DARK.get(colour, colour) if is_dark() else colour
-
-
-def in_style(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorator: a function that draws with these settings, on black where `settings(dark=True)` are in force."""
-
-    @wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with mpl.rc_context(settings(dark=is_dark())):
-            return draw(*args, **kwargs)
-
-    return drawn
+in_style = mpl.rc_context(SETTINGS)
+"""Decorator: a function that draws with these settings."""
 
 
 def slots(methods: Iterable[Method]) -> dict[Method, tuple[int, int]]:
@@ -173,7 +155,7 @@ def few_ticks(axis: Axis) -> None:
 
 
 def line(axis: Axes, x: Sequence[float], y: Sequence[float], colour: str, label: str, dash: int = 0) -> None:
-    axis.plot(x, y, color=shade(colour), label=label, linestyle=DASHES[dash % len(DASHES)])
+    axis.plot(x, y, color=colour, label=label, linestyle=DASHES[dash % len(DASHES)])
 
 
 def line_with_band(
@@ -182,7 +164,7 @@ def line_with_band(
     """A line and the band within `half` of it."""
     line(axis, x, mean, colour, label, dash)
     low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
-    axis.fill_between(x, low, high, color=shade(colour), alpha=0.15, linewidth=0)
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def legend(axes: Sequence[Axes]) -> None:
@@ -201,7 +183,7 @@ def headline(figure: Figure, text: str) -> None:
 
 def footnote(figure: Figure, text: str) -> None:
     """A caption below the whole figure, in as many lines as its width asks for."""
-    fit(figure, figure.supxlabel(text, x=EDGE, ha="left", color=shade(SOFT)))
+    fit(figure, figure.supxlabel(text, x=EDGE, ha="left", color=SOFT))
 
 
 def fit(figure: Figure, artist: Text) -> None:
@@ -243,23 +225,47 @@ def writable_picture(path: Path) -> Path:
     return files.writable_file(path)
 
 
-def save(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Without dates or random names: the same figure gives the same bytes."""
-    form = check_format(path)
-    fixed = mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42})
-    with files.atomic(path) as file, fixed, any_script():
-        figure.savefig(file, format=form, dpi=dpi, metadata=TIMELESS[form])
+@in_style
+def light_and_dark(figure: Figure, write: Callable[[Figure], bytes]) -> tuple[bytes, bytes]:
+    """What `write` makes of a figure, and of the same with the colours of a dark page, which the figure then has."""
+    light = write(figure)
+    figure.set_layout_engine("none")  # the layout of the first drawing is that of both
+    for artist in figure.findobj():
+        for name in COLOURED:
+            if hasattr(artist, f"get_{name}"):
+                getattr(artist, f"set_{name}")(_in_the_dark(getattr(artist, f"get_{name}")()))
+    return light, write(figure)
 
 
-def svg(figure: Figure) -> bytes:
-    """For a page: text stays text, and nothing in it changes from one time to the next."""
+def _in_the_dark(colour: Any) -> Any:
+    """The counterpart of a colour, as opaque as it, or of each of several; a colour without one stays."""
+    if not is_color_like(colour):
+        return [_in_the_dark(one) for one in colour]
+    dark = IN_THE_DARK.get(to_hex(colour))
+    return colour if dark is None else to_rgba(dark, to_rgba(colour)[3])
+
+
+def save(figure: Figure, path: Path, *, dark: bool = False) -> None:
+    """Writes a picture in the format of the file's suffix."""
+    write = partial(content, form=check_format(path))
+    files.write(path, light_and_dark(figure, write)[1] if dark else write(figure))
+
+
+@in_style
+def content(figure: Figure, form: str, dpi: int = 150) -> bytes:
+    """A file without dates or random names: the same figure gives the same bytes.
+
+    From the canvas itself: `savefig` goes through all elements twice, first without drawing them.
+    """
     out = io.BytesIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "domainwise", "font.family": "sans-serif"}):
-        figure.savefig(out, format="svg", dpi=150, metadata={"Date": None})
+    figure.set_dpi(dpi)
+    write = getattr(get_registered_canvas_class(form)(figure), f"print_{form}")
+    with mpl.rc_context({"svg.hashsalt": "domainwise", "pdf.fonttype": 42}), any_script():
+        write(out, metadata=TIMELESS[form])
     return out.getvalue()
 
 
-def darkened(picture: bytes) -> bytes:
-    """The same SVG in the colours of a dark page."""
-    named = re.compile(b"|".join(re.escape(colour.encode()) for colour in IN_THE_DARK))
-    return named.sub(lambda colour: IN_THE_DARK[colour[0].decode()].encode(), picture)
+def svg(figure: Figure) -> bytes:
+    """For a page: text stays text."""
+    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+        return content(figure, "svg")

@@ -4,7 +4,7 @@ import base64
 import io
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -13,19 +13,11 @@ from torch import Tensor
 
 from domainwise.analysis.attention import algorithm_attention
 from domainwise.core.errors import UserError
-from domainwise.models.decisions import abstain_threshold, class_set, sets_threshold
+from domainwise.models.decisions import DecisionRule
 from domainwise.models.model import Model
 from domainwise.serving.limits import Refused
 
-KEPT_THRESHOLDS = 64
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The confidence below which there is no answer, and the least probability of a class in a set (None: no set)."""
-
-    lowest: float = 0.0
-    least: float | None = None
+KEPT_RULES = 64
 
 
 @dataclass(frozen=True)
@@ -42,8 +34,8 @@ class Answers:
 
     def __init__(self, model: Model, abstain: str = "", sets: str | float = "") -> None:
         self.model, self.abstain, self.sets = model, abstain, str(sets)
-        self.threshold = lru_cache(KEPT_THRESHOLDS)(self._threshold)
-        self.threshold(self.abstain, self.sets)  # a model without calibration is refused at the start
+        self.kept_rule = lru_cache(KEPT_RULES)(partial(DecisionRule.of, model))
+        self.kept_rule(self.abstain, self.sets)  # a model without calibration is refused at the start
         self.pace = self._seconds_per_image()
 
     def _seconds_per_image(self) -> float:
@@ -54,17 +46,11 @@ class Answers:
         self.scores(image)
         return time.perf_counter() - started
 
-    def _threshold(self, abstain: str, sets: str) -> Decision:
-        return Decision(
-            abstain_threshold(self.model, abstain) if abstain else 0.0,
-            sets_threshold(self.model, sets) if sets else None,
-        )
-
-    def decision(self, abstain: str | None, sets: str | None) -> Decision:
+    def rule(self, abstain: str | None, sets: str | None) -> DecisionRule:
         """By what a request asks for, or else by the server's options; "none" turns them off."""
-        chosen = [own if asked is None else asked for asked, own in ((abstain, self.abstain), (sets, self.sets))]
+        chosen = (self.abstain if abstain is None else abstain, self.sets if sets is None else sets)
         try:
-            return self.threshold(*("" if words == "none" else words for words in chosen))
+            return self.kept_rule(*("" if words == "none" else words for words in chosen))
         except UserError as error:
             raise Refused(400, "bad_option", str(error)) from None
 
@@ -88,18 +74,16 @@ class Answers:
     def _normalised(self, images: Tensor) -> Tensor:
         return self.model.preprocessing.normalise(images.to(self.model.device))
 
-    def words(self, scores: ImageScores, decision: Decision) -> dict[str, Any]:
+    def words(self, scores: ImageScores, rule: DecisionRule) -> dict[str, Any]:
         """As JSON values; the class is null where the model does not answer."""
-        p = scores.probabilities
-        confidence = max(p)
-        name = self.model.classes[p.index(confidence)]
+        decision = rule.decide(scores.probabilities)
         answer: dict[str, Any] = {
-            "class": name if confidence >= decision.lowest else None,
-            "confidence": confidence,
-            "probabilities": dict(zip(self.model.classes, p, strict=True)),
+            "class": decision.label,
+            "confidence": decision.confidence,
+            "probabilities": dict(zip(self.model.classes, scores.probabilities, strict=True)),
         }
-        if decision.least is not None:
-            answer["set"] = class_set(self.model.classes, p, decision.least)
+        if decision.classes is not None:
+            answer["set"] = decision.classes
         return answer
 
 

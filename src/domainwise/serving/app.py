@@ -149,11 +149,11 @@ class Service:
         loop = asyncio.get_running_loop()
         read = partial(images.read, expected=self.model.preprocessing, limits=self.limits)
         waiting = [loop.run_in_executor(self.decoders, partial(read, file.data, name=file.name)) for file in files]
-        found = await asyncio.gather(*waiting, return_exceptions=True)
-        for one in found:
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        for one in results:
             if isinstance(one, BaseException):
                 raise one
-        return torch.stack([one for one in found if isinstance(one, Tensor)])
+        return torch.stack([one for one in results if isinstance(one, Tensor)])
 
     def count(self, answer: dict[str, Any]) -> None:
         if answer["class"] is None:
@@ -233,10 +233,10 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         request: Request, domain: str = "", abstain: str | None = None, sets: str | None = None
     ) -> Response:
         check_options(request)
-        decision = await asyncio.to_thread(service.answers.decision, abstain, sets)
+        rule = await asyncio.to_thread(service.answers.rule, abstain, sets)
         most = service.limits.max_images
         scored = await service.compute(request, service.answers.scores, domain, most, watched=True)
-        answers = [service.answers.words(scores, decision) for _, scores in scored]
+        answers = [service.answers.words(scores, rule) for _, scores in scored]
         for answer in answers:
             service.count(answer)
         files = [{} if name is None else {"file": name} for name, _ in scored]
@@ -247,9 +247,9 @@ def add_routes(app: "FastAPI", service: Service) -> None:
         request: Request, domain: str = "", abstain: str | None = None, sets: str | None = None
     ) -> Response:
         check_options(request)
-        decision = await asyncio.to_thread(service.answers.decision, abstain, sets)
+        rule = await asyncio.to_thread(service.answers.rule, abstain, sets)
         ((_, scores),) = await service.compute(request, service.answers.explained, domain, 1, alone=True)
-        answer = service.answers.words(scores, decision)
+        answer = service.answers.words(scores, rule)
         service.count(answer)
         return Json({**answer, "heatmap": scores.heatmap, "note": scores.note})
 
@@ -268,9 +268,9 @@ def content_policy(page: str) -> str:
     """Allows the page its own script and style, by their digests, requests to this server, and nothing else."""
 
     def digests(tag: str) -> str:
-        found = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        blocks = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
         return " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in found
+            f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in blocks
         )
 
     return (

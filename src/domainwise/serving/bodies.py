@@ -81,14 +81,14 @@ class Bodies:
         """The image files of a body, at least one."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
-            found = await self._form(request, body)
+            images = await self._form(request, body)
         elif kind == "application/json":
-            found = await asyncio.to_thread(self._json, bytes(body))
+            images = await asyncio.to_thread(self._json, bytes(body))
         else:
-            found = [File("the image", bytes(body))]
-        if not found:
+            images = [File("the image", bytes(body))]
+        if not images:
             raise Refused(400, "no_images", "the request has no image: send one or more")
-        return found
+        return images
 
     async def _form(self, request: "Request", body: bytearray) -> list[File]:
         from starlette.datastructures import UploadFile

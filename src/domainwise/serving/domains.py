@@ -82,14 +82,14 @@ class DomainWatch:
             started = time.monotonic()
             number += 1
             try:
-                found = drift_of_features(self.model, features, seed=number, permutations=PERMUTATIONS)
+                drift = drift_of_features(self.model, features, seed=number, permutations=PERMUTATIONS)
             except Exception as error:  # nobody waits for this thread: it must not end unnoticed
                 log.error("drift of %s could not be measured: %s", printable(name), printable(str(error)))
             else:
                 self.metrics.drift_tests.add(name)
-                self.metrics.drifted.add(name, amount=float(found.drifted))
-                self.metrics.drift_score.set(name, value=found.score)
-                if found.drifted:
-                    log.warning("drift in %s: %s", printable(name), found.score_sentence)
+                self.metrics.drifted.add(name, amount=float(drift.drifted))
+                self.metrics.drift_score.set(name, value=drift.score)
+                if drift.drifted:
+                    log.warning("drift in %s: %s", printable(name), drift.score_sentence)
             self._closing.wait((time.monotonic() - started) * (1 / self.limits.drift_share - 1))
             self._busy.discard(name)

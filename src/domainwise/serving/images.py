@@ -6,7 +6,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.data.images import decode
 from domainwise.data.images.read import MODES
 from domainwise.data.preprocessing import Preprocessing
@@ -58,7 +58,7 @@ def _check_header(data: bytes, limits: Limits, name: str) -> None:
     except UnidentifiedImageError:
         raise Refused(415, "no_image", f"{name} is no image of a known format ({', '.join(FORMATS)})") from None
     except Exception as error:  # whatever a decoder says of a damaged header
-        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        reason = one_line(error)
         raise Refused(400, "bad_image", f"{name} is no readable image ({reason})") from None
     if width * height > limits.pixels:
         raise Refused(

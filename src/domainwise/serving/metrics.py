@@ -75,8 +75,8 @@ class Histogram(Measured):
 
     def lines(self) -> Iterator[str]:
         with _lock:
-            found = [(labels, list(counts), self.values[labels]) for labels, counts in sorted(self.counts.items())]
-        for labels, counts, total in found:
+            counted = [(labels, list(counts), self.values[labels]) for labels, counts in sorted(self.counts.items())]
+        for labels, counts, total in counted:
             named, reached = dict(zip(self.labels, labels, strict=True)), 0
             for bound, count in zip(self.bounds, counts, strict=True):
                 reached += count

@@ -73,8 +73,8 @@ def configuration(app: "FastAPI") -> "uvicorn.Config":
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens, so that an address that cannot be had is an error before anything starts."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, where = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, where = addresses[0]
         listener = socket.create_server(where[:2], family=family, backlog=BACKLOG)
     except socket.gaierror:
         raise UserError(f"no address of this machine is called {host!r}", argument="host") from None

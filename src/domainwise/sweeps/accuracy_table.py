@@ -104,26 +104,27 @@ class AccuracyTable(Tabular):
         baseline: str = "ERM",
         metric: Metric = ACCURACY,
         was_run: Mapping[Method, Set[Column]] | None = None,
+        columns: Set[Column] = frozenset(),
     ) -> "AccuracyTable":
         """From selected scores; rows in the order of these algorithms, the rest after them by name.
 
         `was_run` says which columns the methods were run on: a method or a column without a score keeps its place, and
-        there is no average over the others alone.
+        there is no average over the others alone. `columns` are there whether a method was run on them or not.
         """
         run_on = {method: set(by_column) for method, by_column in scores.items()}
         for method, found in (was_run or {}).items():
             run_on[method] = run_on.get(method, set()) | found
-        columns = in_order(dataset, set().union(*run_on.values()))
+        shown = in_order(dataset, set(columns).union(*run_on.values()))
         rank = {name: i for i, name in enumerate(algorithms)}
         rows = []
         for method in sorted(run_on, key=lambda method: _place(method, rank)):
             by_column = scores.get(method, {})
             other = _baseline(method, baseline, scores)
             gap = paired(by_column, scores[other], metric) if other not in (None, method) else None
-            cells = {c: estimate(list(by_column[c].values()), metric) for c in columns if c in by_column}
-            not_judged = tuple(c for c in columns if c in run_on[method] and c not in by_column)
-            rows.append(Row(method, cells, average(by_column, columns, metric), gap, not_judged=not_judged))
-        return cls(dataset, selection, baseline, tuple(columns), tuple(_tested_together(rows)), metric=metric)
+            cells = {c: estimate(list(by_column[c].values()), metric) for c in shown if c in by_column}
+            not_judged = tuple(c for c in shown if c in run_on[method] and c not in by_column)
+            rows.append(Row(method, cells, average(by_column, shown, metric), gap, not_judged=not_judged))
+        return cls(dataset, selection, baseline, tuple(shown), tuple(_tested_together(rows)), metric=metric)
 
     @property
     def title(self) -> str:
@@ -152,7 +153,8 @@ class AccuracyTable(Tabular):
         if len({row.draws for row in self.rows if row.draws}) > 1:
             facts.append(f"more {self.searched}s are more to choose from: only rows with as many compare")
         chance = [] if self.chance is None else [f"chance {self.metric.format(self.chance)}"]
-        rule = f"selected by {self.selection} validation{self._selected_by}"
+        by = "" if self.selection == "worst-subgroup" else self.metric.selecting
+        rule = f"selected by {self.selection} validation{by}"
         return "; ".join([rule, *chance, *self.made_with(), *facts, *self.not_judged, *self.completeness])
 
     @property
@@ -182,13 +184,6 @@ class AccuracyTable(Tabular):
     def chance(self) -> float | None:
         """That of guessing any class as often as any other; None where it is not known."""
         return self.metric.chance(len(DATASETS[self.dataset].classes)) if self.dataset in DATASETS else None
-
-    @property
-    def _selected_by(self) -> str:
-        """By which metric, where it is not accuracy or not the one that is shown."""
-        if self.metric == ACCURACY or self.selection == "worst-subgroup":
-            return ""
-        return f" of {self.metric.title}" if self.metric.selects else " of accuracy"
 
     def made_with(self) -> list[str]:
         """Network and initial weights, and every setting that is not the usual one."""

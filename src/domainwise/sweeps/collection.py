@@ -27,7 +27,7 @@ from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run, WeightsReference
 from domainwise.protocol.selection import Curve
 from domainwise.sweeps.completeness import COUNTED, Completeness
-from domainwise.sweeps.plan import read_plan
+from domainwise.sweeps.plan import missing_runs, read_plan
 from domainwise.sweeps.published import is_published, read_published
 from domainwise.sweeps.reading import read_runs
 
@@ -63,6 +63,8 @@ class Collection(Tabular):
     notes: tuple[str, ...]
     runs: tuple[Run, ...] = ()
     """Every run found, evaluated or not."""
+    missing: tuple[Run, ...] = ()
+    """The runs of the folder's plans that were not found."""
     searched: str = "draw"
     """What a search chooses from: draws, or candidates if all plans of the folder say so."""
     damaged: Mapping[str, str] = field(default_factory=dict)
@@ -84,15 +86,14 @@ class Collection(Tabular):
 
     @cached_property
     def incomplete(self) -> tuple[Run, ...]:
-        """The runs that are not done."""
+        """The runs that are not done, those that are missing last."""
         done = {key for key, status in self.statuses.items() if status.status == "done"}
-        return tuple(run for run in self.runs if run.id not in done)
+        return (*(run for run in self.runs if run.id not in done), *self.missing)
 
     def completeness(self, runs: Iterable[Run] | None = None) -> Completeness:
         """Which of these runs, by default of all, did not come to a good end."""
-        return Completeness.of(
-            self.incomplete if runs is None else runs, self.statuses, self.partial, named=not self.jobs
-        )
+        considered = self.incomplete if runs is None else tuple(runs)
+        return Completeness.of(considered, self.statuses, self.missing, self.partial, named=not self.jobs)
 
     def experiments(self) -> dict[Experiment, list[Curve]]:
         """The curves of each table; runs that leave out two domains serve as companions only."""
@@ -219,7 +220,7 @@ def collect(folder: Path) -> Collection:
         published = read_published(folder)
         curves = tuple(curve for one in published for curve in one.curves)
         statuses = {one.run.id: one.status for one in published}
-        return Collection(curves, statuses, (), tuple(one.run for one in published), _searched(folder))
+        return _with_plans(folder, Collection(curves, statuses, (), tuple(one.run for one in published)))
     with _no_garbage_collection():
         return _collect(folder)
 
@@ -254,19 +255,24 @@ def _collect(folder: Path) -> Collection:
         if found.status is not None:
             statuses[found.run.id] = found.status
         curves += found.curves
-    searched = _searched(folder)
-    return Collection(tuple(curves), statuses, tuple(notes), tuple(runs), searched, damaged)
+    return _with_plans(folder, Collection(tuple(curves), statuses, tuple(notes), tuple(runs), damaged=damaged))
 
 
-def _searched(folder: Path) -> str:
-    """The word for one set of hyper-parameter values in the plans of a folder (see sweeps/plan.py)."""
-    searches = set()
-    for path in (folder / "plans").glob("*.json"):
+def _with_plans(folder: Path, collection: Collection) -> Collection:
+    """With what the folder's plans say of it: which runs are missing, and the word for a set of values in a search."""
+    there = {run.id for run in collection.runs}
+    searches: set[str] = set()
+    missing: dict[str, Run] = {}
+    for path in sorted((folder / "plans").glob("*.json")):
         try:
-            searches.add(read_plan(path).search)
+            plan = read_plan(path)
         except UserError:  # status and publish report a damaged plan
             searches.add("draws")
-    return "candidate" if searches == {"candidates"} else "draw"
+            continue
+        searches.add(plan.search)
+        missing |= {run.id: run for run in missing_runs(plan, path.parent, there)}
+    searched = "candidate" if searches == {"candidates"} else "draw"
+    return replace(collection, searched=searched, missing=tuple(missing.values()))
 
 
 def read_penalties(folder: Path, runs: Iterable[Run]) -> dict[str, list[PenaltyRecord]]:

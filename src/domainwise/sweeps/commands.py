@@ -1,7 +1,8 @@
 """The command that makes a plan, or one run, again: what a report tells its reader to type."""
 
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from domainwise.core import plugins
 from domainwise.core.errors import UserError
 from domainwise.protocol.averages import NONE
 from domainwise.protocol.balance import ClassWeights, as_pairs
+from domainwise.protocol.dataset_names import FOLDER
+from domainwise.protocol.reading import Reading
 from domainwise.protocol.runs import Run
 from domainwise.protocol.spaces import Value
 from domainwise.sweeps.plan import Plan
@@ -19,6 +22,8 @@ OPTIONS = {"draws": "hparams"}
 """Fields whose option has another name."""
 ALWAYS_NAMED = ("precision", "draws", "trials")
 """Fields whose option has another default than the field: it depends on the device, or on the command."""
+FIRST_COMMAND = "the command that made it, with --retry"
+"""Where the command is not known."""
 
 
 def sweep_command(plan: Plan, out: Path) -> str | None:
@@ -47,6 +52,11 @@ def retry_command(plan: Plan, out: Path) -> str | None:
     return command if command is None or plan.search == "candidates" else f"{command} --retry"
 
 
+def example_command(command: str, options: Mapping[str, object]) -> str:
+    """A command with these options; True is an option without a value."""
+    return shlex.join(["domainwise", command, *_options(options)])
+
+
 def _option(field: Field[Any], value: Any) -> Iterator[str]:
     default = field.default if field.default is not MISSING else None
     name = f"--{OPTIONS.get(field.name, field.name).replace('_', '-')}"
@@ -62,7 +72,7 @@ def _option(field: Field[Any], value: Any) -> Iterator[str]:
         yield from (name, ",".join(value) if isinstance(value, tuple) else str(value))
 
 
-def train_command(run: Run, out: Path) -> str | None:
+def train_command(run: Run, out: Path, save: str = "") -> str | None:
     """`domainwise train` that makes exactly this run; None if its options cannot (checked by the run's identity)."""
     facts: dict[str, Any] = {"network": run.network, "steps": run.steps, "evaluate_every": run.evaluate_every}
     facts |= {"draw": run.draw, "trial": run.trial, "seed": run.seed, "precision": run.precision}
@@ -84,9 +94,38 @@ def train_command(run: Run, out: Path) -> str | None:
         words += [word for name in names for word in (f"--{option}", name)]
     words += _hparams(fixed)
     words += _class_weights(facts.pop("class_weights", ()))
-    for name, value in facts.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join([*words, "--out", str(out)])
+    words += _options(facts)
+    return shlex.join([*words, "--out", str(out), *(["--save", save] if save else [])])
+
+
+def without_paths(words: Sequence[str]) -> list[str]:
+    """The words of a command with files and folders by their last name alone, for readers on other machines."""
+    result: list[str] = []
+    for word in words:
+        if (folder := FOLDER.fullmatch(word)) and result[-1:] == ["--dataset"]:
+            result[-1:] = _data_words(folder)
+        else:
+            result.append(Path(word).name if Path(word).is_absolute() else word)
+    return result
+
+
+def _data_words(folder: re.Match[str]) -> Iterator[str]:
+    """The options that read a folder or table as the name of its dataset says."""
+    reading = Reading.parse(folder["reading"] or "")
+    yield from ("--data", Path(folder["path"]).name)
+    for role, column in reading.columns:
+        yield from ("--columns", f"{role}={column}")
+    window = "" if reading.window is None else f"{reading.window[0]}:{reading.window[1]}"
+    root = reading.root if "://" in reading.root else Path(reading.root).name
+    named = {"root": root, "window": window, "bursts": f"time:{reading.bursts}s" if reading.bursts else ""}
+    yield from _options({name: value for name, value in named.items() if value})
+    if folder["skipping"]:
+        yield "--skip-bad"
+
+
+def _options(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        yield from (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
 
 
 def _program() -> Iterator[str]:

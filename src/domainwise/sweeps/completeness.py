@@ -1,4 +1,4 @@
-"""Which runs of a folder have not come to a good end, in words: a number is not reported without saying so."""
+"""Which runs of a folder have not come to a good end, or are missing: a number is not reported without saying so."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from domainwise.protocol.runs import Run
 COUNTED = ("done", "diverged")
 """How runs end whose evaluations count."""
 NAMES = 3
-"""How many runs are named."""
+"""How many runs, or algorithms of missing ones, are named."""
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,33 @@ class Completeness:
     unfinished: tuple[str, ...]
     failed: tuple[str, ...]
     diverged: tuple[str, ...]
+    missing: tuple[str, ...]
+    """The algorithm of each planned run that is not there."""
     partial: bool
     named: bool = True
     """Whether identities of runs are the names of their folders."""
 
     @classmethod
     def of(
-        cls, runs: Iterable[Run], statuses: Mapping[str, Status], partial: bool, *, named: bool = True
+        cls,
+        runs: Iterable[Run],
+        statuses: Mapping[str, Status],
+        missing: Iterable[Run],
+        partial: bool,
+        *,
+        named: bool = True,
     ) -> "Completeness":
+        """Of these runs, some of which may be among the planned ones that are missing."""
         by_state: dict[str, list[str]] = {"": [], "failed": [], "diverged": [], "done": []}
+        planned, absent = {run.id for run in missing}, []
         for run in runs:
+            if run.id in planned:
+                absent.append(run.algorithm)
+                continue
             status = statuses.get(run.id)
             by_state["" if status is None else status.status].append(run.id)
         unfinished, failed, diverged = (tuple(by_state[state]) for state in ("", "failed", "diverged"))
-        return cls(unfinished, failed, diverged, partial, named)
+        return cls(unfinished, failed, diverged, tuple(absent), partial, named)
 
     @property
     def incomplete(self) -> int:
@@ -48,7 +61,12 @@ class Completeness:
     @property
     def counts(self) -> str:
         """How many runs are in which state."""
-        states = {"not finished": self.unfinished, "failed": self.failed, "diverged": self.diverged}
+        states = {
+            "not finished": self.unfinished,
+            "failed": self.failed,
+            "diverged": self.diverged,
+            "missing": self.missing,
+        }
         return ", ".join(f"{len(ids)} {state}" for state, ids in states.items() if ids)
 
     @property
@@ -63,11 +81,14 @@ class Completeness:
             verb = "counts" if len(self.diverged) == 1 else "count"
             names = self._names(self.diverged)
             sentences.append(f"{counted(len(self.diverged), 'run')} diverged{names} and {verb} up to there")
+        if self.missing:
+            algorithms = tuple(dict.fromkeys(self.missing))
+            sentences.append(f"{counted(len(self.missing), 'planned run')} missing{self._names(algorithms)}")
         return sentences
 
-    def _names(self, ids: tuple[str, ...]) -> str:
-        more = f" and {len(ids) - NAMES} more" if len(ids) > NAMES else ""
-        return f" ({', '.join(ids[:NAMES])}{more})" if self.named else ""
+    def _names(self, names: tuple[str, ...]) -> str:
+        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+        return f" ({', '.join(names[:NAMES])}{more})" if self.named else ""
 
     def __str__(self) -> str:
         return "; ".join(self.sentences)

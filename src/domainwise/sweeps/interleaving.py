@@ -6,6 +6,7 @@ from typing import Literal
 
 from domainwise.core.errors import STORAGE, StorageError
 from domainwise.core.locks import RunLocked
+from domainwise.data.augment import for_augmentation
 from domainwise.data.environments import Environments
 from domainwise.data.find import find_dataset
 from domainwise.engine.devices import pick_device
@@ -34,7 +35,7 @@ class InterleavedRuns:
         self.settings = settings
         self.interruption = Interruption()
         self.trainings: dict[Run, Training] = {}
-        self.data: dict[tuple[str, int], Environments] = {}
+        self.data: dict[tuple[str, int, str], Environments] = {}
 
     def add(self, run: Run) -> None:
         self.trainings[run] = self._training(run)
@@ -56,10 +57,10 @@ class InterleavedRuns:
 
     def _data(self, run: Run) -> Environments:
         """The dataset on the device, shared by its runs; only the latest dataset is kept."""
-        key = (run.dataset, run.image_size)
+        key = (run.dataset, run.image_size, run.augmentation)
         if key not in self.data:
             loaded = find_dataset(run.dataset).load(self.settings.data_root, run.image_size)
-            self.data = {key: loaded.to(pick_device(self.settings.device))}
+            self.data = {key: for_augmentation(run.augmentation, loaded).to(pick_device(self.settings.device))}
         return self.data[key]
 
     def stop(self) -> None:

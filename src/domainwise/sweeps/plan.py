@@ -7,7 +7,7 @@ plans/<id>.runs.json.gz    the description of each of its runs: they can be read
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import combinations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Unpack
 from domainwise.algorithms import ALGORITHMS
 from domainwise.core import files, plugins
 from domainwise.core.compressed import unpacked
-from domainwise.core.errors import UserError, unknown
+from domainwise.core.errors import Unsuited, UserError, unknown
 from domainwise.core.parsing import FilePath, Range, check, parse, parse_any, read_file
 from domainwise.data.catalogue import DATASETS, Dataset
 from domainwise.data.find import find_dataset
@@ -26,16 +26,17 @@ from domainwise.nets.weights import for_network, planned
 from domainwise.protocol import limits, spaces
 from domainwise.protocol.dataset_names import FOLDER
 from domainwise.protocol.options import DEFAULTS, TrainingKeywords, TrainingOptions
-from domainwise.protocol.runs import Run
+from domainwise.protocol.runs import Run, identity
 from domainwise.protocol.spaces import HParams, LogUniform
 from domainwise.sweeps.plan_run import plan_run, search_space
-from domainwise.sweeps.spaces import RECENT, RECENT_NETWORKS, mild_space, paper_space
+from domainwise.sweeps.spaces import RECENT_NETWORKS, mild_space, paper_space, recent_space
 
 SETTINGS = ("multi", "single")
 SPACES = ("domainbed", "domainbed-2024", "paper", "soup")
 VARIANTS = {"domainbed-2024": "2024", "paper": "paper", "soup": "mild"}
 """Names of the searches in other spaces than DomainBed's."""
 SEARCHES = ("draws", "candidates")
+ADVICE = "run the sweep's command again"
 
 
 @dataclass(frozen=True)
@@ -84,26 +85,33 @@ class Plan:
 
     @cached_property
     def _runs(self) -> Sequence[Run]:
-        divisions = self._divisions()
-        left_out = self.without_pairs
-        firsts = {
-            algorithm: [
-                None if algorithm in left_out and self._is_pair(test) else self._first(algorithm, train, test)
-                for train, test in divisions
-            ]
-            for algorithm in self.algorithms
-        }
+        firsts = {algorithm: self._firsts(algorithm) for algorithm in self.algorithms}
+        sizes = {name: {len(run.train_domains) for run in runs if run is not None} for name, runs in firsts.items()}
         cells = [(draw, trial) for draw in range(self.draws) for trial in range(self.trials)]
         if self.search == "candidates":
             cells.sort(key=lambda cell: cell[1])
         runs = []
         for draw, trial in cells:
-            values = {algorithm: self._values(algorithm, draw, trial) for algorithm in self.algorithms}
-            for i in range(len(divisions)):
-                for algorithm, by_division in firsts.items():
-                    if (first := by_division[i]) is not None:
-                        runs.append(replace(first, hparams=values[algorithm], draw=draw, trial=trial))
+            values = {
+                (name, domains): self._values(name, domains, draw, trial) for name in firsts for domains in sizes[name]
+            }
+            for of_division in zip(*firsts.values(), strict=True):
+                for first in of_division:
+                    if first is not None:
+                        hparams = values[first.algorithm, len(first.train_domains)]
+                        runs.append(replace(first, hparams=hparams, draw=draw, trial=trial))
         return runs
+
+    @property
+    def unsuited(self) -> dict[str, str]:
+        """{algorithm: why it cannot be trained so}; without these algorithms the plan has runs."""
+        reasons = {}
+        for algorithm in self.algorithms:
+            try:
+                self._firsts(algorithm)
+            except Unsuited as reason:
+                reasons[algorithm] = str(reason)
+        return reasons
 
     @cached_property
     def _data(self) -> Dataset:
@@ -137,6 +145,14 @@ class Plan:
         """Whether two domains are left out only to help select others."""
         return self.pairs and self.setting == "multi" and len(test) == 2 and not self._data.unseen
 
+    def _firsts(self, algorithm: str) -> list[Run | None]:
+        """The first run of every division; None for the pairs that it cannot train on."""
+        without = algorithm in self.without_pairs
+        return [
+            None if without and self._is_pair(test) else self._first(algorithm, train, test)
+            for train, test in self._divisions()
+        ]
+
     def _first(self, algorithm: str, train: Sequence[str] | None, test: Sequence[str]) -> Run:
         """The first run of one algorithm and division, checked; the others differ in draw, trial and their values."""
         return plan_run(
@@ -165,14 +181,17 @@ class Plan:
         legal = search_space(algorithm, self._data.scale)
         return {name: value for name, value in self.options.hparams.items() if name in legal}
 
-    def _values(self, algorithm: str, draw: int, trial: int) -> HParams:
-        """The hyper-parameters of one draw; those the user fixed apply to the algorithms that have them."""
+    def _values(self, algorithm: str, domains: int, draw: int, trial: int) -> HParams:
+        """The hyper-parameters of one draw, to train on so many domains.
+
+        Those the user fixed apply to the algorithms that have them.
+        """
         legal = search_space(algorithm, self._data.scale)
         space = dict(legal)
         if self.space == "paper":
             space |= paper_space(algorithm, self.dataset, self.setting)
         if self.space == "domainbed-2024":
-            space |= RECENT.get(algorithm, {})
+            space |= recent_space(algorithm, domains)
         if self.space == "soup":
             space = mild_space(legal)
         for name, (low, high) in self.ranges.items():
@@ -319,13 +338,35 @@ def _runs_file(plans: Path, plan: Plan) -> Path:
 
 def _read_runs(plan: Plan, plans: Path) -> list[Run] | None:
     """None where the list is missing (earlier versions kept none), damaged (gzip has a checksum) or another plan's."""
-    path, advice = _runs_file(plans, plan), "run the sweep's command again"
+    descriptions = _descriptions(plan, plans)
     try:
-        saved = parse(unpacked(path, advice), _RunList, path, advice)
-        runs = [Run.from_description(description, path, advice) for description in saved.runs]
+        return None if descriptions is None else [_listed(plan, one) for one in descriptions]
+    except UserError:
+        return None
+
+
+def missing_runs(plan: Plan, plans: Path, there: Set[str]) -> list[Run]:
+    """The runs of a saved plan whose identities are not among those that are there; none where it has no list.
+
+    The others, of which there may be thousands, are not checked.
+    """
+    try:
+        return [_listed(plan, one) for one in _descriptions(plan, plans) or () if identity(one) not in there]
+    except UserError:
+        return []
+
+
+def _descriptions(plan: Plan, plans: Path) -> list[dict[str, Any]] | None:
+    path = _runs_file(plans, plan)
+    try:
+        saved = parse(unpacked(path, ADVICE), _RunList, path, ADVICE)
     except (FileNotFoundError, UserError):
         return None
-    return runs if saved.plan == plan.id else None
+    return saved.runs if saved.plan == plan.id else None
+
+
+def _listed(plan: Plan, description: dict[str, Any]) -> Run:
+    return Run.from_description(description, f"the runs of plan {plan.id}", ADVICE)
 
 
 @dataclass(frozen=True)

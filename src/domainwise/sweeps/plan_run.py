@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from domainwise.algorithms import ALGORITHMS
-from domainwise.core.errors import UserError, unknown
+from domainwise.core.errors import Unsuited, UserError, unknown
 from domainwise.data.augmentations import check_augmentation
 from domainwise.data.catalogue import Dataset
 from domainwise.data.find import find_dataset
@@ -68,7 +68,7 @@ def plan_run(
     if both := set(train) & set(test):
         raise UserError(f"{data.title}: domain {sorted(both)[0]!r} cannot be both trained on and unseen")
     if len(train) < method.needs_domains:
-        raise UserError(
+        raise Unsuited(
             f"{algorithm} needs at least {method.needs_domains} training domains; "
             f"{len(train)} left of {data.title} when {', '.join(test) or 'none'} is unseen"
         )
@@ -104,6 +104,7 @@ def plan_run(
     check_recipe(options, held_out)
     check_balance(options, data.classes)
     _check_method(method, algorithm, options, data, network)
+    method.check_domains(values, len(train))
     method.check_steps(values, steps)
     augmentation = data.augmentation if options.augmentation is None else options.augmentation
     return Run(
@@ -125,7 +126,7 @@ def plan_run(
         setting,
         variant,
         planned(network, options.weights),
-        check_augmentation(augmentation, data.shape, data.name),
+        check_augmentation(augmentation, data.shape, data.name, from_files=data.resizable),
         data.check_image_size(options.image_size),
         options.full_curves,
         threads=options.threads,
@@ -171,28 +172,28 @@ def features_train(options: TrainingOptions, network: str) -> bool:
 
 
 def _check_method(method: "type[Algorithm]", name: str, options: TrainingOptions, data: Dataset, network: str) -> None:
-    """Raises UserError if the method cannot work with the recipe of these options, the data or the network."""
+    """Raises Unsuited if the method cannot work with the recipe of these options, the data or the network."""
     if method.changes_input_layer and len(data.shape) != 3:
-        raise UserError(f"{name} needs images, to which it adds a channel, but {data.title} has vectors: leave it out")
+        raise Unsuited(f"{name} needs images, to which it adds a channel, but {data.title} has vectors: leave it out")
     features = NETWORKS[network]
     if method.changes_input_layer and (is_hub(network) or getattr(features, "reads_vectors", False)):
         which = "backbones of a hub do" if is_hub(network) else f"{network} does"
-        raise UserError(
+        raise Unsuited(
             f"{name} adds an input channel to the network, which {which} not take: choose another method, or a resnet",
             argument="network",
         )
     if method.moves_features and options.freeze:
-        raise UserError(
+        raise Unsuited(
             f"all that {name} adds happens in the features, which are frozen: choose ERM, or train the features",
             argument="freeze",
         )
     if method.moves_features and not features_train(options, network):
-        raise UserError(
+        raise Unsuited(
             f"all that {name} adds happens in the features, and {network} has none to train: choose ERM, or mlp",
             argument="network",
         )
     if options.start and method.replaces_layers:
-        raise UserError(
+        raise Unsuited(
             f"{name} replaces layers of the network, so that a classifier fitted before does not fit: "
             "choose another method, or no start",
             argument="start",

@@ -18,6 +18,8 @@ PRESETS = {
     "domainbed": (
         *("ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "DomainNet", "SVIRO"),
         *("Camelyon17", "FMoW"),
+        *("SpawriousO2O_easy", "SpawriousO2O_medium", "SpawriousO2O_hard"),
+        *("SpawriousM2M_easy", "SpawriousM2M_medium", "SpawriousM2M_hard"),
     ),
 }
 """The datasets of each; DomainBed's come in the order of its tables, then those of its code."""
@@ -25,7 +27,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Study:
-    """The plans of a preset, one per dataset, and why datasets are left out."""
+    """The plans of a preset, one per dataset, and why datasets, or algorithms on some of them, are left out."""
 
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
@@ -41,16 +43,24 @@ def plan_preset(
 ) -> Study:
     """A plan for every dataset of the preset whose data and weights are here, by default with all algorithms.
 
-    `search` are further arguments of `plan_sweep`.
+    Algorithms that cannot be trained so are left out. `search` are further arguments of `plan_sweep`.
     """
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     plans, left_out = [], []
+    unsuited: dict[tuple[str, str], list[str]] = {}
     for dataset in PRESETS[name]:
         try:
-            plans.append(_plan(dataset, options, algorithms or tuple(ALGORITHMS), data_root, search))
+            plan = _plan(dataset, options, algorithms or tuple(ALGORITHMS), data_root, search)
         except _NotHere as reason:
             left_out.append(f"{dataset}: {reason}")
+            continue
+        reasons = plan.unsuited
+        for found in reasons.items():
+            unsuited.setdefault(found, []).append(dataset)
+        if suited := tuple(algorithm for algorithm in plan.algorithms if algorithm not in reasons):
+            plans.append(replace(plan, algorithms=suited))
+    left_out += [f"{algorithm} on {', '.join(where)}: {why}" for (algorithm, why), where in unsuited.items()]
     if not plans:
         raise UserError(f"none of the datasets of the preset {name} can be trained here; the first, {left_out[0]}")
     return Study(tuple(plans), tuple(left_out))
@@ -67,12 +77,12 @@ def _plan(
     if missing := data.missing(root):
         raise _NotHere(missing)
     pretrained = pretrained_weights(options.network or data.network)
-    suited = replace(
+    suitable = replace(
         options,
         image_size=options.image_size if data.resizable else None,
         weights=options.weights if pretrained else "",
     )
-    plan = plan_sweep(dataset, algorithms, suited, **search)
+    plan = plan_sweep(dataset, algorithms, suitable, **search)
     if plan.options.weights:
         try:
             locate(plan.options.weights, root)

@@ -20,7 +20,7 @@ from domainwise.core.compressed import unpacked_lines
 from domainwise.core.errors import UserError
 from domainwise.core.parsing import Count, Fraction, Seconds, parse
 from domainwise.protocol.columns import Columns
-from domainwise.protocol.metrics import MEASURED
+from domainwise.protocol.metrics import FIELDS, MEASURED
 from domainwise.protocol.records import PenaltyRecord, Record, SplitScores, Status, check_audit, row_values
 from domainwise.protocol.runs import Run
 from domainwise.protocol.selection import Curve, Floats, known_losses
@@ -34,22 +34,74 @@ ByMetric = Mapping[str, Mapping[DomainSplit, Sequence[float]]]
 
 
 @dataclass(frozen=True)
+class Evaluations:
+    """The evaluations of a run's last or averaged weights, one value each."""
+
+    steps: tuple[int, ...]
+    accuracy: Mapping[DomainSplit, Sequence[float]]
+    loss: Mapping[DomainSplit, Sequence[float]]
+    metrics: ByMetric = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, curve: Curve) -> "Evaluations":
+        values = {name: {part: one.tolist() for part, one in curve.others.get(name, {}).items()} for name in FIELDS}
+        accuracy = {part: one.tolist() for part, one in curve.accuracy.items()}
+        return cls(curve.steps, accuracy, _shorter(values["loss"]), {m: values[m] for m in MEASURED if values[m]})
+
+    @classmethod
+    def of_columns(cls, columns: Columns) -> "Evaluations":
+        values = {
+            name: dict(zip(columns.parts, by_step.T.tolist(), strict=True)) for name, by_step in columns.values.items()
+        }
+        metrics = {name: values[name] for name in MEASURED if name in values}
+        return cls(columns.steps, values["accuracy"], _shorter(values["loss"]), metrics)
+
+    def curve(self, run: Run, **facts: Any) -> Curve:
+        others = {name: _arrays(values) for name, values in {"loss": self.loss, **self.metrics}.items()}
+        return Curve(run, self.steps, _arrays(self.accuracy), others=others, **facts)
+
+    def at(self, step: int) -> Iterator[tuple[DomainSplit, SplitScores]]:
+        """(domain and split, scores) of the evaluation after a step, if there is one."""
+        if step in self.steps:
+            i = self.steps.index(step)
+            for part in self.accuracy:
+                metrics = {name: values[part][i] for name, values in self.metrics.items()}
+                yield part, SplitScores(self.accuracy[part][i], self.loss[part][i], **metrics)
+
+    def describe(self) -> dict[str, Any]:
+        values = {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
+        metrics = {name: list(values.values()) for name, values in self.metrics.items()}
+        return {"steps": self.steps, "parts": list(self.accuracy), **values} | ({"metrics": metrics} if metrics else {})
+
+    @classmethod
+    def parse(
+        cls, row: "_EvaluationsLine", where: object, advice: str, columns: Sequence[Sequence[float]] = ()
+    ) -> "Evaluations":
+        """Checked: every evaluation has all its values, also those of further columns."""
+        given = {"accuracy": row.accuracy, "loss": row.loss, **(row.metrics or {})}
+        _check_regular(row.steps, row.parts, columns, list(given.values()), where, advice)
+        if foreign := [name for name in row.metrics or {} if name not in MEASURED]:
+            raise UserError(f"{where}: an unknown metric ({foreign[0]!r}): {advice}")
+        values = {name: dict(zip(row.parts, by_part, strict=True)) for name, by_part in given.items()}
+        return cls(row.steps, values.pop("accuracy"), values.pop("loss"), values)
+
+
+@dataclass(frozen=True)
 class PublishedRun:
-    """One line: a run that has ended, with one value per evaluation."""
+    """One line: a run that has ended."""
 
     run: Run
     status: Status
-    steps: tuple[int, ...]
+    last: Evaluations
+    """Of the last weights."""
     seconds: tuple[float, ...]
-    accuracy: Mapping[DomainSplit, Sequence[float]]
-    loss: Mapping[DomainSplit, Sequence[float]]
+    """One value per evaluation."""
     penalties: tuple[PenaltyRecord, ...] = ()
     audit: Mapping[str, Any] | None = None
     training_loss: tuple[float, ...] = ()
     """Empty, or one value per evaluation."""
-    averaged: "AveragedScores | None" = None
-    """The evaluations of averaged weights, if there are any."""
-    metrics: "ByMetric" = field(default_factory=dict)
+    averaged: Evaluations | None = None
+    """Of the averaged weights, if they were evaluated."""
 
     @classmethod
     def of(
@@ -61,16 +113,21 @@ class PublishedRun:
         audit: Mapping[str, Any] | None = None,
     ) -> "PublishedRun":
         """From the rows of a run's folder; evaluations that lack a part are left out, as selection leaves them out."""
-        rows = _by_part(record for record in records if record.average is None)
-        curve = Curve.of(run, records)
-        steps = curve.steps
-        seconds = [round(next(iter(rows.values()))[step].seconds, 1) for step in steps]
-        accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
-        loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
-        losses = tuple(_digits(value, 3) for value in curve.training_loss) if curve.training_loss is not None else ()
-        shorter, averaged = tuple(map(_shorter, penalties)), AveragedScores.of(run, records)
-        metrics = _metrics_of(rows, steps)
-        return cls(run, status, steps, tuple(seconds), accuracy, loss, shorter, audit, losses, averaged, metrics)
+        curve, averaged = Curve.of(run, records), Curve.of(run, records, run.average) if run.average else None
+        first = next(iter(curve.accuracy), None)
+        of_first = {
+            one.step: one.seconds for one in records if one.average is None and (one.domain, one.split) == first
+        }
+        return cls(
+            run,
+            status,
+            Evaluations.of(curve),
+            tuple(round(of_first[step], 1) for step in curve.steps),
+            tuple(map(_shorter_penalties, penalties)),
+            audit,
+            () if curve.training_loss is None else tuple(_digits(value, 3) for value in curve.training_loss),
+            Evaluations.of(averaged) if averaged is not None and averaged.steps else None,
+        )
 
     @classmethod
     def of_columns(
@@ -83,58 +140,45 @@ class PublishedRun:
         audit: Mapping[str, Any] | None = None,
     ) -> "PublishedRun":
         """What `of` makes of the rows of a regular file, from its accuracies, losses and seconds."""
-        accuracy, seconds = columns.values["accuracy"], columns.values["seconds"]
         return cls(
             run,
             status,
-            columns.steps,
-            tuple(round(value, 1) for value in seconds[:, 0].tolist()),
-            dict(zip(columns.parts, accuracy.T.tolist(), strict=True)),
-            _losses(columns),
-            tuple(map(_shorter, penalties)),
+            Evaluations.of_columns(columns),
+            tuple(round(value, 1) for value in columns.values["seconds"][:, 0].tolist()),
+            tuple(map(_shorter_penalties, penalties)),
             audit,
             tuple(_digits(value, 3) for value in columns.training_loss or ()),
-            None if averaged is None else AveragedScores.of_columns(averaged),
-            _metrics_of_columns(columns),
+            None if averaged is None else Evaluations.of_columns(averaged),
         )
-
-    @property
-    def curve(self) -> Curve:
-        seconds = self.seconds[-1] if self.seconds else None
-        losses, others = known_losses(self.training_loss), _others(self.loss, self.metrics)
-        return Curve(self.run, self.steps, _arrays(self.accuracy), {}, losses, seconds, others=others)
 
     @property
     def curves(self) -> list[Curve]:
         """Those with evaluations: of the last weights, and of the averaged ones if there are any."""
-        curves = [self.curve] if self.steps else []
+        seconds = self.seconds[-1] if self.seconds else None
+        losses = known_losses(self.training_loss)
+        curves = [self.last.curve(self.run, training_loss=losses, seconds=seconds)] if self.last.steps else []
         if self.averaged is not None:
-            steps, accuracy = self.averaged.steps, _arrays(self.averaged.accuracy)
-            facts: dict[str, Any] = {"seconds": self.seconds[-1], "average": self.run.average}
-            others = _others(self.averaged.loss, self.averaged.metrics)
-            curves.append(Curve(self.run, steps, accuracy, others=others, **facts))
+            curves.append(self.averaged.curve(self.run, seconds=seconds, average=self.run.average))
         return curves
 
     def records(self) -> list[Record]:
         """As the rows of a run's folder."""
-        losses, rows = self.training_loss or [None] * len(self.steps), []
-        for i, step in enumerate(self.steps):
-            for part, values in self.accuracy.items():
-                scores = SplitScores(values[i], self.loss[part][i], **_at(self.metrics, part, i))
-                rows.append(Record.of(self.run.id, step, part, scores, self.seconds[i], losses[i]))
+        losses, rows = self.training_loss or [None] * len(self.seconds), []
+        for step, seconds, loss in zip(self.last.steps, self.seconds, losses, strict=True):
+            rows += [Record.of(self.run.id, step, part, scores, seconds, loss) for part, scores in self.last.at(step)]
             for part, scores in self.averaged.at(step) if self.averaged is not None else ():
-                rows.append(Record.of(self.run.id, step, part, scores, self.seconds[i], average=self.run.average))
+                rows.append(Record.of(self.run.id, step, part, scores, seconds, average=self.run.average))
         return rows
 
     def line(self) -> str:
+        last = self.last.describe()
+        metrics = {"metrics": last.pop("metrics")} if "metrics" in last else {}
         row: dict[str, Any] = {"run": self.run.describe(), "status": row_values(self.status)}
-        row |= {"steps": self.steps, "seconds": self.seconds, "parts": list(self.accuracy)}
-        row |= {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
+        row |= {"steps": last.pop("steps"), "seconds": self.seconds, **last}
         row |= {"penalties": [astuple(one)[1:] for one in self.penalties], "audit": self.audit}
         row |= {"training_loss": self.training_loss} if self.training_loss else {}
         row |= {"averaged": self.averaged.describe()} if self.averaged is not None else {}
-        row |= _described(self.metrics)
-        return json.dumps(row, separators=(",", ":"))
+        return json.dumps(row | metrics, separators=(",", ":"))
 
     @classmethod
     def parse(cls, line: bytes, where: object, advice: str) -> "PublishedRun":
@@ -144,60 +188,13 @@ class PublishedRun:
         if row.status.run != run.id:
             raise UserError(f"{where}: the status of another run ({row.status.run}), not of {run.id}: {advice}")
         columns = (row.seconds, *([row.training_loss] if row.training_loss else []))
-        metrics = row.metrics or {}
-        _check_regular(row.steps, row.parts, columns, (row.accuracy, row.loss, *metrics.values()), where, advice)
-        accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
-        averaged = None if row.averaged is None else AveragedScores.parse(row.averaged, where, advice)
+        last = Evaluations.parse(row, where, advice, columns)
+        averaged = None if row.averaged is None else Evaluations.parse(row.averaged, where, advice)
         if averaged is not None and not (run.average and set(averaged.steps) <= set(row.steps)):
             raise UserError(f"{where}: averaged weights of an evaluation that its run does not have: {advice}")
         penalties = tuple(PenaltyRecord(run.id, *values) for values in row.penalties)
         audit = None if row.audit is None else check_audit(row.audit, where, advice)
-        more = (penalties, audit, row.training_loss, averaged, _checked(metrics, row.parts, where, advice))
-        return cls(run, row.status, row.steps, row.seconds, accuracy, loss, *more)
-
-
-@dataclass(frozen=True)
-class AveragedScores:
-    """The evaluations of a run's averaged weights, one value each."""
-
-    steps: tuple[int, ...]
-    accuracy: Mapping[DomainSplit, Sequence[float]]
-    loss: Mapping[DomainSplit, Sequence[float]]
-    metrics: ByMetric = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: Run, records: Sequence[Record]) -> "AveragedScores | None":
-        """None if no averaged weights were evaluated."""
-        rows = _by_part(record for record in records if record.average is not None)
-        steps = Curve.of(run, records, run.average).steps if rows else ()
-        if not steps:
-            return None
-        accuracy = {part: [by_step[step].accuracy for step in steps] for part, by_step in rows.items()}
-        loss = {part: [_digits(by_step[step].loss, 3) for step in steps] for part, by_step in rows.items()}
-        return cls(steps, accuracy, loss, _metrics_of(rows, steps))
-
-    @classmethod
-    def of_columns(cls, columns: Columns) -> "AveragedScores":
-        accuracy = dict(zip(columns.parts, columns.values["accuracy"].T.tolist(), strict=True))
-        return cls(columns.steps, accuracy, _losses(columns), _metrics_of_columns(columns))
-
-    def at(self, step: int) -> Iterator[tuple[DomainSplit, SplitScores]]:
-        """(domain and split, scores) of the evaluation after a step, if there is one."""
-        if step in self.steps:
-            i = self.steps.index(step)
-            for part in self.accuracy:
-                yield part, SplitScores(self.accuracy[part][i], self.loss[part][i], **_at(self.metrics, part, i))
-
-    def describe(self) -> dict[str, Any]:
-        values = {name: list(getattr(self, name).values()) for name in ("accuracy", "loss")}
-        return {"steps": self.steps, "parts": list(self.accuracy), **values, **_described(self.metrics)}
-
-    @classmethod
-    def parse(cls, row: "_AveragedLine", where: object, advice: str) -> "AveragedScores":
-        metrics = row.metrics or {}
-        _check_regular(row.steps, row.parts, (), (row.accuracy, row.loss, *metrics.values()), where, advice)
-        accuracy, loss = (dict(zip(row.parts, values, strict=True)) for values in (row.accuracy, row.loss))
-        return cls(row.steps, accuracy, loss, _checked(metrics, row.parts, where, advice))
+        return cls(run, row.status, last, row.seconds, penalties, audit, row.training_loss, averaged)
 
 
 def _check_regular(
@@ -216,59 +213,12 @@ def _check_regular(
         raise UserError(f"{where}: not one row per domain and split: {advice}")
 
 
-def _by_part(records: Iterable[Record]) -> dict[DomainSplit, dict[int, Record]]:
-    rows: dict[DomainSplit, dict[int, Record]] = {}
-    for record in records:
-        rows.setdefault((record.domain, record.split), {})[record.step] = record
-    return rows
-
-
-def _losses(columns: Columns) -> dict[DomainSplit, list[float]]:
-    by_part = zip(columns.parts, columns.values["loss"].T.tolist(), strict=True)
-    return {part: [_digits(value, 3) for value in losses] for part, losses in by_part}
-
-
-def _metrics_of(rows: Mapping[DomainSplit, Mapping[int, Record]], steps: Sequence[int]) -> ByMetric:
-    """Those that no evaluation lacks."""
-    found = {
-        name: {part: [getattr(by_step[step], name) for step in steps] for part, by_step in rows.items()}
-        for name in MEASURED
-    }
-    return {name: parts for name, parts in found.items() if parts and not any(None in one for one in parts.values())}
-
-
-def _metrics_of_columns(columns: Columns) -> ByMetric:
-    known = [name for name in MEASURED if name in columns.values]
-    return {name: dict(zip(columns.parts, columns.values[name].T.tolist(), strict=True)) for name in known}
-
-
-def _at(metrics: ByMetric, part: DomainSplit, i: int) -> dict[str, float]:
-    return {name: values[part][i] for name, values in metrics.items()}
-
-
-def _described(metrics: ByMetric) -> dict[str, Any]:
-    return {"metrics": {name: list(values.values()) for name, values in metrics.items()}} if metrics else {}
-
-
-def _checked(
-    metrics: Mapping[str, Sequence[Sequence[float]]], parts: Sequence[DomainSplit], where: object, advice: str
-) -> ByMetric:
-    """Those of a line; an unknown name is a UserError."""
-    if foreign := [name for name in metrics if name not in MEASURED]:
-        raise UserError(f"{where}: an unknown metric ({foreign[0]!r}): {advice}")
-    return {name: dict(zip(parts, values, strict=True)) for name, values in metrics.items()}
-
-
-def _others(loss: Mapping[DomainSplit, Sequence[float]], metrics: ByMetric) -> dict[str, dict[DomainSplit, Floats]]:
-    return {name: _arrays(values) for name, values in {"loss": loss, **metrics}.items()}
-
-
 def _arrays(values: Mapping[DomainSplit, Sequence[float]]) -> dict[DomainSplit, Floats]:
     return {part: np.array(numbers, dtype=np.float64) for part, numbers in values.items()}
 
 
-@dataclass(frozen=True)
-class _AveragedLine:
+@dataclass(frozen=True, kw_only=True)
+class _EvaluationsLine:
     """The fields of a line's averaged weights."""
 
     steps: tuple[Count, ...]
@@ -278,22 +228,17 @@ class _AveragedLine:
     metrics: dict[str, tuple[tuple[Fraction, ...], ...]] | None = None
 
 
-@dataclass(frozen=True)
-class _Line:
-    """The fields of a line."""
+@dataclass(frozen=True, kw_only=True)
+class _Line(_EvaluationsLine):
+    """The fields of a line; the evaluations are those of the last weights."""
 
     run: dict[str, Any]
     status: Status
-    steps: tuple[Count, ...]
     seconds: tuple[Seconds, ...]
-    parts: tuple[tuple[str, str], ...]
-    accuracy: tuple[tuple[Fraction, ...], ...]
-    loss: tuple[tuple[float, ...], ...]
     penalties: tuple[tuple[Count, str, float, float, float, float], ...]
     audit: dict[str, Any] | None
     training_loss: tuple[float, ...] = ()
-    averaged: _AveragedLine | None = None
-    metrics: dict[str, tuple[tuple[Fraction, ...], ...]] | None = None
+    averaged: _EvaluationsLine | None = None
 
 
 def is_published(folder: Path) -> bool:
@@ -339,6 +284,10 @@ def _digits(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _shorter(one: PenaltyRecord) -> PenaltyRecord:
+def _shorter(by_part: Mapping[DomainSplit, Iterable[float]]) -> dict[DomainSplit, list[float]]:
+    return {part: [_digits(value, 3) for value in values] for part, values in by_part.items()}
+
+
+def _shorter_penalties(one: PenaltyRecord) -> PenaltyRecord:
     values = (_digits(value, 5) for value in (one.irm, one.at, one.dat, one.ldat))
     return PenaltyRecord(one.run, one.step, one.domain, *values)

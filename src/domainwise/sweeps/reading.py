@@ -52,12 +52,12 @@ class RunRecords:
 
 def read_runs(folder: Path) -> Iterator[tuple[str, RunRecords | UserError]]:
     """(path, what it holds or why it cannot be read) of every run below a folder, or of the folder's own run."""
-    found = False
+    any_run = False
     for path, records in read_all(_folders(folder)):
         if records is not None:
-            found = True
+            any_run = True
             yield path, records
-    if not found and os.path.lexists(folder / "run.json"):
+    if not any_run and os.path.lexists(folder / "run.json"):
         own = str(files.resolved(folder))
         try:
             records = read_run(own)
@@ -76,13 +76,13 @@ def read_all(paths: Sequence[str]) -> Found:
         return _read_here(paths)
     starts = range(0, len(paths), CHUNK)
     waiting = deque(enumerate(paths[start : start + CHUNK] for start in starts))
-    found: dict[int, Found] = {}
+    contents: dict[int, Found] = {}
 
     def work(read: Callable[[Sequence[str]], Found]) -> None:
         with suppress(IndexError):  # none is left
             while True:
                 number, chunk = waiting.popleft()
-                found[number] = read(chunk)
+                contents[number] = read(chunk)
 
     with ThreadPoolExecutor(max(1, cores() - 1)) as pool:
         try:
@@ -92,7 +92,7 @@ def read_all(paths: Sequence[str]) -> Found:
             waiting.clear()
         for helper in helpers:
             helper.result()
-    return [one for number in sorted(found) for one in found[number]]
+    return [one for number in sorted(contents) for one in contents[number]]
 
 
 def _read_here(paths: Sequence[str]) -> Found:
@@ -182,15 +182,15 @@ def read_records(run: Run, path: str) -> RunRecords:
     except FileNotFoundError:
         _folder(run, path).check_unfinished()
         return RunRecords(run, Curve(run, (), {}), None)
-    found = parse_records(data, run)
-    if found is None:
+    parsed = parse_records(data, run)
+    if parsed is None:
         records, status = _folder(run, path).read()
         averaged = Curve.of(run, records, run.average) if run.average else None
         return RunRecords(run, Curve.of(run, records), status, averaged)
-    if found.status is None:
+    if parsed.status is None:
         _folder(run, path).check_unfinished()
-    averaged = None if found.averaged is None else _curve(run, found.averaged, run.average)
-    return RunRecords(run, _curve(run, found.columns), found.status, averaged)
+    averaged = None if parsed.averaged is None else _curve(run, parsed.averaged, run.average)
+    return RunRecords(run, _curve(run, parsed.columns), parsed.status, averaged)
 
 
 def _curve(run: Run, columns: Columns | None, average: str = "") -> Curve:

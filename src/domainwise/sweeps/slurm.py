@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.cluster import GRACE_SECONDS, SubmissionRefused, TaskEnded, execute_on, train_task
 from domainwise.sweeps.events import Event, Settings
@@ -84,7 +84,7 @@ class SlurmCluster:
         except SlurmUnavailable as error:
             raise UserError(f"Slurm does not answer ({error})", argument="on") from None
         except (AssertionError, TypeError, NameError, ValueError) as error:
-            raise UserError(f"Slurm parameters: {' '.join(str(error).split())}", argument="slurm") from None
+            raise UserError(f"Slurm parameters: {one_line(error, longest=1000)}", argument="slurm") from None
         self.leftover = {name: number for number, (state, name) in queued.items() if state not in ENDED_STATES}
         self.jobs: dict[str, Run] = {}
 

@@ -12,14 +12,11 @@ from domainwise.core.table import Table, Tabular
 from domainwise.data.catalogue import usual_selection
 from domainwise.protocol.dataset_names import titles
 from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
-from domainwise.protocol.selection import RULES, Column, Curve, Method, searches
-from domainwise.protocol.statistics import (
-    Scores,
-    selected,
-)
+from domainwise.protocol.runs import Run
+from domainwise.protocol.selection import RULES, Column, Curve, Method, columns_of, searches
+from domainwise.protocol.statistics import Scores, selected
 from domainwise.sweeps.accuracy_table import AccuracyTable
-from domainwise.sweeps.collection import Collection, Experiment, experiment
-from domainwise.sweeps.completeness import Completeness
+from domainwise.sweeps.collection import Collection, Experiment, experiment, is_companion
 from domainwise.sweeps.domainbed import NETWORK as DOMAINBED
 from domainwise.sweeps.domainbed import collect_results
 
@@ -71,19 +68,24 @@ def accuracy_tables(
         raise UserError(f"{folder}: nothing to show; give the folder of a sweep or of DomainBed's output")
     rules = [*RULES] if selection == "all" else [selection]
     result = [one for rule in rules for one in tables(collection, rule, baseline, shown)]
-    if not result and collection.curves and not any(curve.values(shown) for curve in collection.curves):
-        raise UserError(
-            f"{folder}: no run there has recorded {metric}: runs of earlier versions and of DomainBed have not; "
-            "train them again, or show accuracy",
-            argument="metric",
-        )
     if not result:
+        check_recorded(folder, collection, shown)
         rule = f"{selection} validation" if selection else "its dataset's selection rule"
         raise UserError(
             f"{folder}: nothing to show; no run there has the evaluations that {rule} needs; try the selection 'all'",
             argument="selection",
         )
     return AccuracyTables(result)
+
+
+def check_recorded(folder: Path, collection: Collection, metric: Metric) -> None:
+    """Raises UserError if there are curves, and none of them has this metric."""
+    if collection.curves and not any(curve.values(metric) for curve in collection.curves):
+        why = metric.needs_note or ": runs of earlier versions and of DomainBed have not"
+        raise UserError(
+            f"{folder}: no run there has recorded {metric.name}{why}; train them again, or show accuracy",
+            argument="metric",
+        )
 
 
 def check_baseline(baseline: str, collection: Collection) -> None:
@@ -102,7 +104,7 @@ def tables(
     for group in groups(collection):
         chosen = rule or usual_selection(group.experiment.dataset)
         one = table_of(group, selected(group.curves, chosen, metric), chosen, baseline, metric)
-        complete = completeness(collection, group)
+        complete = collection.completeness(group.incomplete)
         result.append(
             replace(one, partial=complete.is_partial, completeness=(*complete.sentences, *_without(group, metric)))
         )
@@ -112,10 +114,21 @@ def tables(
 
 @dataclass(frozen=True)
 class Group:
-    """The contents of one table: the first of its experiments, and the curves of all."""
+    """The contents of one table: the first of its experiments, the curves of all, and the runs that are not done.
+
+    The latter may have a curve, or be planned and missing.
+    """
 
     experiment: Experiment
     curves: tuple[Curve, ...]
+    incomplete: tuple[Run, ...] = ()
+
+    @property
+    def columns(self) -> set[Column]:
+        """Those of the curves, and those that the runs without one belong to: an average is over all of them."""
+        runs = [curve.run for curve in self.curves]
+        runs += [run for run in self.incomplete if not is_companion(run)]
+        return {column for run in runs for column in columns_of(run)}
 
 
 def groups(collection: Collection) -> list[Group]:
@@ -123,28 +136,33 @@ def groups(collection: Collection) -> list[Group]:
     alike: dict[Experiment, list[tuple[Experiment, list[Curve]]]] = {}
     for one, curves in collection.experiments().items():
         alike.setdefault(replace(one, steps=0), []).append((one, curves))
+    incomplete: dict[Experiment, list[Run]] = {}
+    for run in collection.incomplete:
+        incomplete.setdefault(replace(experiment(run), steps=0), []).append(run)
     result: list[Group] = []
-    for members in alike.values():
+    for shared, members in alike.items():
         methods = [method for _, curves in members for method in {curve.method for curve in curves}]
         together = [members] if len(methods) == len(set(methods)) else [[one] for one in members]
-        result += [Group(parts[0][0], tuple(curve for _, curves in parts for curve in curves)) for parts in together]
+        everywhere = [
+            run
+            for run in incomplete.get(shared, [])
+            if Method.of(run) not in methods and run.steps not in {one.steps for one, _ in members}
+        ]
+        for parts in together:
+            steps = {one.steps for one, _ in parts}
+            own = [run for run in incomplete.get(shared, []) if run.steps in steps]
+            curves_of_all = tuple(curve for _, curves in parts for curve in curves)
+            result.append(Group(parts[0][0], curves_of_all, (*own, *everywhere)))
     return result
-
-
-def completeness(collection: Collection, group: Group) -> Completeness:
-    """Which runs of a table's experiments did not come to a good end, whether they have a curve or not."""
-    where = replace(group.experiment, steps=0)
-    alike = (run for run in collection.incomplete if replace(experiment(run), steps=0) == where)
-    return collection.completeness(alike)
 
 
 def _without(group: Group, metric: Metric) -> list[str]:
     """Names the runs that have not recorded a metric, if any."""
-    lacking = [curve for curve in group.curves if not curve.values(metric)]
-    if not lacking:
+    unmeasured = [curve for curve in group.curves if not curve.values(metric)]
+    if not unmeasured:
         return []
-    methods = ", ".join(dict.fromkeys(str(curve.method) for curve in lacking))
-    runs = counted(len({curve.run.id for curve in lacking}), "run")
+    methods = ", ".join(dict.fromkeys(str(curve.method) for curve in unmeasured))
+    runs = counted(len({curve.run.id for curve in unmeasured}), "run")
     return [f"left out, recorded without {metric.name}: {runs} of {methods}"]
 
 
@@ -154,9 +172,11 @@ def table_of(
     """The table of selected scores, each row with how much was searched for it."""
     shared = group.experiment
     was_run: dict[Method, set[Column]] = {}
-    for search in searches(group.curves):
+    for search in searches([curve for curve in group.curves if curve.values(metric)]):
         was_run.setdefault(search.method, set()).add(search.column)
-    bare = AccuracyTable.of(shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric, was_run)
+    bare = AccuracyTable.of(
+        shared.dataset, rule, scores, list(ALGORITHMS), baseline, metric, was_run, columns=group.columns
+    )
     by_method: dict[Method, list[Curve]] = {}
     for curve in group.curves:
         by_method.setdefault(curve.method, []).append(curve)

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from domainwise.cli import options
 from domainwise.cli.output import console, print_json
 from domainwise.cli.progress import activity
+from domainwise.core.table import Table
 
 EXAMPLES = (
     "Examples:  [bold]domainwise bench --device cpu[/]   ·   "
@@ -74,21 +73,19 @@ def bench(
 
 
 def _show(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    title = f"{about['network']} on {about['dataset']}, {about['batch_size']} images per domain"
-    table = Table(title=escape(title), caption=f"{about['device']}, torch {about['torch']}, {about['threads']} threads")
-    table.add_column("what", no_wrap=True)
-    for heading in ("ms", "images/s", "x plain", "of matrix rate", "start s", "GiB"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        share = "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.0%}"
-        milliseconds = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:.0f}"
-        table.add_row(
-            escape(f"{row['what']}, {row['precision']}, {row['form']}"),
-            milliseconds,
+    lines = [
+        (
+            f"{row['what']}, {row['precision']}, {row['form']}",
+            f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:.0f}",
             f"{row['images_per_second']:.0f}",
             f"{row['times_plain']:.2f}",
-            share,
+            "" if row["of_matrix_rate"] is None else f"{row['of_matrix_rate']:.0%}",
             f"{row['start_seconds']:.1f}",
             f"{row['peak_gib']:.2f}",
         )
-    console.print(table)
+        for row in rows
+    ]
+    title = f"{about['network']} on {about['dataset']}, {about['batch_size']} images per domain"
+    caption = f"{about['device']}, torch {about['torch']}, {about['threads']} threads"
+    headings = ("what", "ms", "images/s", "x plain", "of matrix rate", "start s", "GiB")
+    console.print(Table(headings, lines, title, caption))

@@ -3,7 +3,6 @@
 import platform
 import resource
 import statistics
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from domainwise.core.provenance import device_name, package_version
+from domainwise.engine.devices import now
 from domainwise.engine.execution.isolation import arithmetic
 
 
@@ -30,13 +30,6 @@ def describe(device: torch.device) -> dict[str, Any]:
             "triton": package_version("triton"),
         }
     return about
-
-
-def now(device: torch.device) -> float:
-    """The time, after the device has finished all work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def seconds_each(work: Callable[[], object], device: torch.device, budget: float) -> float:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from domainwise.cli.bench.machine import matrix_rate, now, peak_memory, seconds_each
+from domainwise.cli.bench.machine import matrix_rate, peak_memory, seconds_each
 from domainwise.cli.bench.plain_loop import PlainLoop
 from domainwise.core.errors import UserError
 from domainwise.data.catalogue import Dataset
 from domainwise.data.environments import Environments
-from domainwise.engine.devices import check_precision
+from domainwise.engine.devices import check_precision, now
 from domainwise.engine.evaluation import Evaluator, Split, splits_to_evaluate
 from domainwise.engine.execution import Execution, Mode
 from domainwise.engine.execution.isolation import RunContext

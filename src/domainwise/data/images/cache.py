@@ -6,6 +6,9 @@ A cache folder holds, per collection of files, one entry per size:
                                                       record.json    number of files, which could not be decoded,
                                                                      and the checksums of images.bin
 
+An entry <size>max-<fingerprint> has images at their own sizes, with a short side of at most `size`, one after another;
+its record.json also has their heights and widths.
+
 One process at a time builds an entry, in a temporary folder that is renamed when it is complete; other processes wait
 and share it. The fingerprint depends on the files' names, sizes and times: a changed collection has a new entry, which
 replaces the old one.
@@ -22,12 +25,12 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +41,7 @@ from domainwise.core.parsing import Count, Longest, check, checksum, parse, read
 from domainwise.core.threads import cores
 from domainwise.data.images import progress
 from domainwise.data.images.cache_folder import SOURCE, cache_root
-from domainwise.data.images.decode import PACKED
+from domainwise.data.images.decode import LONGEST, PACKED, write_at
 from domainwise.data.images.parallel import decode_all
 from domainwise.data.images.remote import Location, container, is_url, shown, states
 
@@ -63,8 +66,24 @@ POPULATED_SHARE = 0.5
 class Decoded:
     """The images that could be decoded, in the order of their files, and why others could not, by file number."""
 
-    images: Tensor  # uint8 [N, 3, size, size], memory-mapped
+    images: Tensor  # uint8 [N, 3, size, size], memory-mapped; of original images flat, one after another
     bad: Mapping[int, str]
+    sizes: Sequence[tuple[int, int]] = ()  # height and width of original images
+
+
+class _Format(NamedTuple):
+    """Images of size x size pixels; or the original ones, whose short side is at most `size`."""
+
+    size: int
+    original: bool
+
+    def __str__(self) -> str:
+        return f"{self.size}{'max' if self.original else ''}"
+
+    @property
+    def slot(self) -> int:
+        """The largest number of bytes of an image."""
+        return 3 * self.size * self.size * (LONGEST if self.original else 1)
 
 
 def decode(
@@ -75,27 +94,29 @@ def decode(
     which: str | None = None,
     cache: Path | None = None,
     window: tuple[int, int] | None = None,
+    original: bool = False,
 ) -> Decoded:
     """Decodes image files, unless the cache has them; leaves out, but names, those that cannot be decoded.
 
     `which` identifies the collection: an entry replaces older ones of the same collection. By default it is the list of
-    files. `window`: see `images.decode.read`.
+    files. `window`: see `images.decode.read`. `original` images keep their size (see `images.decode.read_original`).
     """
+    form = _Format(size, original)
     base = common_folder(files)
     which = which or "\n".join(map(str, files))
     plain = re.sub(r"[^\w.-]+", "-", label, flags=re.ASCII).strip("-.")[:40] or "images"
     collection = (cache or cache_root()) / f"{plain}-{_digest(which)[:12]}"
     state = fingerprint(files, base)
-    entry = collection / f"{size}-{state if window is None else _digest(f'{state} {window}')[:16]}"
-    result = _open(entry, size, len(files))
+    entry = collection / f"{form}-{state if window is None else _digest(f'{state} {window}')[:16]}"
+    result = _open(entry, form, len(files))
     if result is None:
         _check_writable(collection)
         with locked(collection):
-            result = _open(entry, size, len(files))  # another process may have built it meanwhile
+            result = _open(entry, form, len(files))  # another process may have built it meanwhile
             if result is None:
                 atomic_files.write(collection / SOURCE, os.fsencode(base))
-                _build(entry, files, size, label, window)
-                result = _open(entry, size, len(files))
+                _build(entry, files, form, label, window)
+                result = _open(entry, form, len(files))
     if result is None:
         raise UserError(f"the cache entry {entry} vanished as it was made: is another program cleaning that folder?")
     with suppress(OSError):
@@ -163,23 +184,30 @@ def locked(collection: Path, waiting: str = DECODING) -> Iterator[None]:
         yield
 
 
-def _build(entry: Path, files: Sequence[Location], size: int, label: str, window: tuple[int, int] | None) -> None:
+def _build(entry: Path, files: Sequence[Location], form: _Format, label: str, window: tuple[int, int] | None) -> None:
     temporary = atomic_files.temporary_beside(entry)
     temporary.mkdir()
     try:
         out = temporary / "images.bin"
-        _reserve(out, len(files) * 3 * size * size)
-        bad = {}
-        job = {"size": size, "out": str(out)} | ({} if window is None else {"window": window})
-        for number, answer in decode_all(files, f"decoding {label} to {size} pixels, once", **job):
+        _reserve(out, len(files) * form.slot, whole=not form.original)
+        bad, sizes = {}, []
+        job = {**form._asdict(), "out": str(out), "slot": form.slot} | ({} if window is None else {"window": window})
+        at_size = "at original size" if form.original else f"to {form.size} pixels"
+        for number, answer in decode_all(files, f"decoding {label} {at_size}, once", **job):
             if "unwritten" in answer:
-                raise UserError(f"cannot write the decode cache to {entry.parent}: {answer['unwritten']}")
+                raise _unwritable(entry, answer["unwritten"])
             if "bad" in answer:
                 bad[number] = answer["bad"]
-        _remove_rows(out, bad, len(files), 3 * size * size)
+            sizes.append(answer.get("size", (0, 0)))
+        try:
+            total = _close_gaps(out, form.slot, [3 * height * width for height, width in sizes])
+        except OSError as error:
+            raise _unwritable(entry, str(error.strerror)) from None
         with out.open("rb") as written:
-            crc = _checksums(_mapped(written.fileno(), os.fstat(written.fileno()).st_size))
-        record = {"files": len(files), "bad": {str(number): reason for number, reason in bad.items()}, "crc": crc}
+            crc = _checksums(_mapped(written.fileno(), total))
+        record: dict[str, Any] = {"files": len(files), "bad": {str(n): reason for n, reason in bad.items()}, "crc": crc}
+        if form.original:
+            record["sizes"] = [size for number, size in enumerate(sizes) if number not in bad]
         atomic_files.write(temporary / "record.json", json.dumps(record | {"checksum": checksum(record)}))
         state = entry.name.partition("-")[2]
         for old in entry.parent.glob("[0-9]*-*"):  # outdated or damaged
@@ -187,19 +215,24 @@ def _build(entry: Path, files: Sequence[Location], size: int, label: str, window
                 shutil.rmtree(old, ignore_errors=True)
         with suppress(OSError):  # without locks, another process may have been faster
             temporary.rename(entry)
-        if (total := (len(files) - len(bad)) * 3 * size * size) >= WORTH_A_LINE:
+        if total >= WORTH_A_LINE:
             progress.announce(
-                f"decoded images of {label}, {total / 1e6:,.0f} MB, are kept for later runs in {entry.parent} "
-                "(see: domainwise data cache list)"
+                f"decoded images of {label}, {total / 1e6:,.0f} MB, are kept for later runs in {entry.parent}"
             )
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _reserve(out: Path, length: int) -> None:
-    """Makes a file of this length, with its disk space allocated where the file system supports that."""
+def _unwritable(entry: Path, reason: str) -> UserError:
+    return UserError(f"cannot write the decode cache to {entry.parent}: {reason}")
+
+
+def _reserve(out: Path, length: int, *, whole: bool) -> None:
+    """Makes a file of this length; if the whole of it will be written, allocates its disk space where it can."""
     with out.open("wb") as file:
         file.truncate(length)
+        if not whole:
+            return
         try:
             os.posix_fallocate(file.fileno(), 0, length)
         except OSError as error:
@@ -211,17 +244,20 @@ def _reserve(out: Path, length: int) -> None:
                 ) from None
 
 
-def _remove_rows(out: Path, removed: Iterable[int], rows: int, length: int) -> None:
-    """Closes the gaps of the removed rows in place, and flushes the file to the disk."""
+def _close_gaps(out: Path, slot: int, lengths: Sequence[int]) -> int:
+    """Moves so many bytes from the start of every slot to the end of the last ones; flushes the file to the disk.
+
+    Returns the length of the file, which is the sum of all.
+    """
     with out.open("r+b") as file:
-        gaps = set(removed)
-        target = min(gaps, default=rows)
-        for row in range(target, rows):
-            if row not in gaps:
-                os.pwrite(file.fileno(), os.pread(file.fileno(), length, row * length), target * length)
-                target += 1
-        file.truncate(target * length)
+        end = 0
+        for number, length in enumerate(lengths):
+            if length and end < number * slot:
+                write_at(file.fileno(), os.pread(file.fileno(), length, number * slot), end)
+            end += length
+        file.truncate(end)
         os.fsync(file.fileno())
+    return end
 
 
 @dataclass(frozen=True)
@@ -231,9 +267,10 @@ class _Record:
     files: Count
     bad: dict[str, Annotated[str, Longest(100_000)]]
     crc: tuple[Count, ...] = ()
+    sizes: tuple[tuple[Count, Count], ...] = ()
 
 
-def _open(entry: Path, size: int, count: int) -> Decoded | None:
+def _open(entry: Path, form: _Format, count: int) -> Decoded | None:
     """The entry's images, memory-mapped and checked; None if it is missing, and, with a warning, if it is damaged."""
     path = entry / "record.json"
     try:
@@ -241,11 +278,12 @@ def _open(entry: Path, size: int, count: int) -> Decoded | None:
         if values.keys() != UNCHECKED and values.pop("checksum", None) != checksum(values):
             raise UserError(f"{path} is damaged (its checksum does not fit)")
         record = check(values, _Record, path, ADVICE)
+        shape = (record.files - len(record.bad), 3, form.size, form.size)
+        length = sum(3 * height * width for height, width in record.sizes) if form.original else math.prod(shape)
         with (entry / "images.bin").open("rb") as file:
-            shape = (record.files - len(record.bad), 3, size, size)
-            if record.files != count or os.fstat(file.fileno()).st_size != math.prod(shape):
+            if record.files != count or os.fstat(file.fileno()).st_size != length:
                 raise UserError(f"{entry} is incomplete")
-            images = _mapped(file.fileno(), math.prod(shape))
+            images = _mapped(file.fileno(), length)
         if values.keys() != UNCHECKED and _checksums(images) != list(record.crc):
             raise UserError(f"{entry / 'images.bin'} is damaged (its checksum does not fit)")
     except FileNotFoundError:
@@ -253,7 +291,8 @@ def _open(entry: Path, size: int, count: int) -> Decoded | None:
     except (UserError, OSError) as error:
         log.warning("%s: the images are decoded again", error)
         return None
-    return Decoded(images.view(shape), {int(number): reason for number, reason in record.bad.items()})
+    bad = {int(number): reason for number, reason in record.bad.items()}
+    return Decoded(images if form.original else images.view(shape), bad, record.sizes)
 
 
 def _checksums(images: Tensor) -> list[int]:

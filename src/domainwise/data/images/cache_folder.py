@@ -18,7 +18,7 @@ SOURCE = ".source"
 """File in a collection's folder: the folder of the images that were decoded."""
 LOCK = ".lock"
 COLLECTION = re.compile(r"[\w.-]+-[0-9a-f]{12}", re.ASCII)
-ENTRY = re.compile(r"\d+-[0-9a-f]{16}|\.\d+-[0-9a-f]{16}\.[0-9a-f]+\.tmp")
+ENTRY = re.compile(r"\d+(max)?-[0-9a-f]{16}|\.\d+(max)?-[0-9a-f]{16}\.[0-9a-f]+\.tmp")
 
 
 def cache_root() -> Path:
@@ -40,6 +40,8 @@ class CachedImages:
     source: str
     """The folder of the images; empty if unknown."""
     sizes: tuple[int, ...]
+    limits: tuple[int, ...]
+    """The largest short sides of images at their own sizes."""
     bytes: int
     used: float
     """When it was last used, in seconds since 1970."""
@@ -62,27 +64,30 @@ class CachedImages:
 def cached_images(root: Path) -> list[CachedImages]:
     """What a cache folder holds, the largest first."""
     folders = [path for path in sorted(root.iterdir()) if COLLECTION.fullmatch(path.name)] if root.is_dir() else []
-    found = [_described(folder, entries) for folder in folders if (entries := list(_entries(folder)))]
-    return sorted(found, key=lambda one: -one.bytes)
+    cached = [_described(folder, entries) for folder in folders if (entries := list(_entries(folder)))]
+    return sorted(cached, key=lambda one: -one.bytes)
 
 
 def chosen(cached: Sequence[CachedImages], name: str | None) -> list[CachedImages]:
     """All, or those of a name: a folder's in the cache, or of a dataset or folder of images."""
     if name is None:
         return list(cached)
-    found = [one for one in cached if name in (one.name, one.name.rpartition("-")[0], one.source)]
-    if not found:
+    matching = [one for one in cached if name in (one.name, one.name.rpartition("-")[0], one.source)]
+    if not matching:
         raise unknown("cache", name, [one.name for one in cached])
-    return found
+    return matching
 
 
 def _described(folder: Path, entries: Sequence[Path]) -> CachedImages:
     source = ""
     with suppress(OSError):
         source = os.fsdecode((folder / SOURCE).read_bytes()).encode(errors="replace").decode()
-    sizes = {int(entry.name.partition("-")[0]) for entry in entries if not entry.name.startswith(".")}
+    forms = {entry.name.partition("-")[0] for entry in entries if not entry.name.startswith(".")}
+    sizes = sorted(int(form) for form in forms if form.isdecimal())
+    limits = sorted(int(form.removesuffix("max")) for form in forms if not form.isdecimal())
     total = sum(file.stat().st_size for entry in entries for file in entry.rglob("*") if file.is_file())
-    return CachedImages(folder, source, tuple(sorted(sizes)), total, max(entry.stat().st_mtime for entry in entries))
+    used = max(entry.stat().st_mtime for entry in entries)
+    return CachedImages(folder, source, tuple(sizes), tuple(limits), total, used)
 
 
 def _entries(folder: Path) -> Iterator[Path]:

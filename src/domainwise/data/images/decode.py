@@ -23,6 +23,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 Pixels = npt.NDArray[np.uint8]
+BILINEAR = Image.Resampling.BILINEAR
 Window = tuple[int, int]
 """The values of deep grey images that become black and white."""
 
@@ -39,6 +40,12 @@ ORIENTATION = 0x0112
 """The EXIF tag for the rotation of the image."""
 
 
+LONGEST = 2
+"""Of an original image more than so many times as long as it is short, the middle is kept.
+
+A crop of at least 0.7 of the area with sides in a ratio of at most 4/3 fits into no image that is longer than 1.9 times
+its short side; there the largest one in the middle is taken, which is the same in the part that is kept.
+"""
 THUMBNAIL = 16
 """Height and width of the grey copy by which nearly equal images are found."""
 
@@ -86,13 +93,31 @@ def read(
     16-bit grey value v becomes 255 (v - low) / (high - low), clipped; else its upper 8 bits are used.
     """
     height = height or width
-    at_least = DRAFT * max(width, height)
-    with _as_bad_image():
-        image = header(file, at_least, formats)
-        pixels = image.width * image.height
-        with _room.take(pixels):
-            image.load()
-            return to_pixels(_smaller(image, at_least) if pixels > ROOM else image, width, height, mode, window)
+    with _as_bad_image(), _loaded(file, DRAFT * max(width, height), formats) as image:
+        return to_pixels(image, width, height, mode, window)
+
+
+def read_original(file: str | Path | bytes, limit: int, window: Window | None = None) -> Pixels:
+    """The file as uint8 [3, height, width], upright RGB, at its own size; reduced if its short side exceeds `limit`."""
+    with _as_bad_image(), _loaded(file, DRAFT * limit) as image:
+        image = _upright_rgb(image, window)
+        width, height = min(image.width, LONGEST * image.height), min(image.height, LONGEST * image.width)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+        short = min(width, height)
+        if short > limit:
+            image = image.resize((round(width * limit / short), round(height * limit / short)), BILINEAR)
+        return _channels_first(image)
+
+
+@contextmanager
+def _loaded(file: str | Path | bytes, at_least: int, formats: tuple[str, ...] | None = None) -> Iterator[Image.Image]:
+    """The decoded file, by a fraction of its size if that is enough for `at_least` pixels in width and height."""
+    image = header(file, at_least, formats)
+    pixels = image.width * image.height
+    with _room.take(pixels):
+        image.load()
+        yield _smaller(image, at_least) if pixels > ROOM else image
 
 
 def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB", window: Window | None = None) -> Pixels:
@@ -100,9 +125,11 @@ def to_pixels(image: Image.Image, width: int, height: int, mode: str = "RGB", wi
     with _as_bad_image():
         image = _upright_rgb(image, window)
         image = image if image.mode == mode else image.convert(mode)
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image, np.uint8).reshape(height, width, -1)
-        return pixels.transpose(2, 0, 1).copy()
+        return _channels_first(image.resize((width, height), BILINEAR))
+
+
+def _channels_first(image: Image.Image) -> Pixels:
+    return np.asarray(image, np.uint8).reshape(image.height, image.width, -1).transpose(2, 0, 1).copy()
 
 
 def facts(file: str | Path, window: Window | None = None) -> dict[str, Any]:
@@ -272,17 +299,19 @@ def _sixteen_bits(image: Image.Image) -> npt.NDArray[np.int64]:
 def work(job: dict[str, Any]) -> list[dict[str, Any]]:
     """One answer per file of a job {"files": [...]}: its facts, or {"bad": reason}; a job may have a "window".
 
-    A job {"files": [...], "size": pixels, "out": file of uint8 [N, 3, size, size], "rows": [...]} writes the pixels to
-    `out` instead; its answers are {}, {"bad": reason}, or {"unwritten": reason} if writing failed.
+    A job {"files": [...], "size": pixels, "original": bool, "out": file, "rows": [...], "slot": bytes} writes what
+    `read`, or `read_original`, makes of the files to these rows of `out`, a slot each; its answers are
+    {"size": [height, width]}, {"bad": reason}, or {"unwritten": reason} if writing failed.
     """
     answers: list[dict[str, Any]] = []
     window = job.get("window")
     for number, file in enumerate(job["files"]):
         try:
             if "out" in job:
-                pixels = read(file, job["size"], window=window)
-                _write_row(job["out"], job["rows"][number], pixels)
-                answers.append({})
+                reader = read_original if job["original"] else read
+                pixels = reader(file, job["size"], window=window)
+                _write_row(job["out"], job["rows"][number] * job["slot"], pixels)
+                answers.append({"size": pixels.shape[1:]})
             else:
                 answers.append(facts(file, window))
         except BadImage as error:
@@ -292,12 +321,20 @@ def work(job: dict[str, Any]) -> list[dict[str, Any]]:
     return answers
 
 
-def _write_row(out: str, row: int, pixels: Pixels) -> None:
+def _write_row(out: str, place: int, pixels: Pixels) -> None:
     descriptor = os.open(out, os.O_WRONLY)
     try:
-        os.pwrite(descriptor, pixels.tobytes(), row * pixels.nbytes)
+        write_at(descriptor, pixels.tobytes(), place)
     finally:
         os.close(descriptor)
+
+
+def write_at(descriptor: int, content: bytes, place: int) -> None:
+    """Writes all of it: a disk that becomes full on the way is an OSError."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, place)
+        rest, place = rest[written:], place + written
 
 
 if __name__ == "__main__":

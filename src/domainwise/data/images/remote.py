@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.data.images.decode import Packed
 
 Location = Path | str
@@ -63,10 +63,10 @@ def shown(location: Location) -> str:
 def _state(file: Path) -> str:
     """Size and time; empty for a file that is not there."""
     try:
-        found = file.stat()
+        state = file.stat()
     except OSError:
         return ""
-    return f"{found.st_size}\0{found.st_mtime_ns}"
+    return f"{state.st_size}\0{state.st_mtime_ns}"
 
 
 def _listing(system: Any, folder: str) -> dict[str, dict[str, Any]]:
@@ -75,7 +75,7 @@ def _listing(system: Any, folder: str) -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except Exception as error:  # every file system has its own
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise UserError(f"cannot list {folder} ({reason}): check the address and your access to it") from None
 
 
@@ -90,7 +90,7 @@ def _protocol(name: str) -> str:
     try:
         fsspec.get_filesystem_class(name)
     except (ImportError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"cannot read {name}://... ({reason}): install it, or copy the files here") from None
     return name
 
@@ -102,6 +102,6 @@ def _file_system(url: str) -> tuple[Any, str]:
     try:
         system, path = url_to_fs(url)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise UserError(f"cannot open {url} ({reason}): check the address") from None
     return system, str(path)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from domainwise.core.errors import UserError
+from domainwise.core.errors import UserError, one_line
 from domainwise.data.images.decode import Packed
 from domainwise.data.sources.table_columns import LARGEST_TABLE, TableColumns, check_names
 
@@ -125,5 +125,5 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = one_line(error)
         raise UserError(f"{path} is no whole {kind} file ({reason}): write it again") from None

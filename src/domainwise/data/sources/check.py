@@ -120,15 +120,23 @@ class Check:
         """The number of each image's group."""
         return groups_of(self.folder.images, self.folder.reading.bursts)
 
-    def _dim(self) -> list[str]:
-        """12-bit data in 16-bit files is decoded to nearly black images."""
+    @cached_property
+    def _largest(self) -> int | None:
+        """The largest value of 12-bit data in 16-bit files, which is decoded to nearly black images."""
         largest = max((fact["largest"] for fact in self.facts.values() if fact["largest"] is not None), default=DIM)
-        if largest >= DIM or self.folder.reading.window is not None:
+        return None if largest >= DIM or self.folder.reading.window is not None else largest
+
+    @property
+    def needed_window(self) -> str:
+        """The window that makes images of 12-bit data visible; empty if they are."""
+        return "" if self._largest is None else f"0:{2 ** max(self._largest, 1).bit_length() - 1}"
+
+    def _dim(self) -> list[str]:
+        if self._largest is None:
             return []
-        white = 2 ** max(largest, 1).bit_length() - 1
         return [
-            f"all 16-bit images stay below {DIM} (at most {largest} of 65535), nearly black by their upper 8 bits: "
-            f"add --window 0:{white} here and to every training"
+            f"all 16-bit images stay below {DIM} (at most {self._largest} of 65535), nearly black by their upper 8 "
+            f"bits: read them with the window {self.needed_window}, here and in every training"
         ]
 
     def _leaks(self) -> list[str]:
@@ -181,7 +189,15 @@ class Check:
             (sum(fact["turned"] for fact in facts), "turned upright as their EXIF orientation says"),
         )
         seen = [f"{_images(count)} {what}" for count, what in kinds if count]
-        return [*self.folder.left_out.lines(harmless=True), *self.folder.further, *seen]
+        return [*self.folder.left_out.lines(harmless=True), *self.folder.further, *self._group_sizes(), *seen]
+
+    def _group_sizes(self) -> list[str]:
+        """How many groups there are, where any are known."""
+        if self._groups is None:
+            return []
+        sizes = Counter(self._groups)
+        kind = "groups (bursts are groups)" if self.folder.reading.bursts else "groups"
+        return [f"{len(sizes):,} {kind} of {_images(len(self._groups))}; the largest has {max(sizes.values()):,}"]
 
     @property
     def sizes(self) -> dict[str, list[int]]:
@@ -199,6 +215,7 @@ class Check:
             "classes": self.folder.classes,
             "images": len(self.facts),
             "counts": self.counts,
+            "groups": None if self._groups is None else len(set(self._groups)),
             "sizes": self.sizes,
             "unreadable": {self._path(image): reason for image, reason in self.bad.items()},
             "duplicates": [[self._path(image) for image in group] for group in self.duplicates],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import command
 from domainwise.data.catalogue import dataset
 from domainwise.data.sources.digit_files import (
     MNIST_M_LABELS,
@@ -131,7 +132,7 @@ def Digits(root: Path) -> Environments:
     if absent:
         there = ",".join(name for name in OTHERS if name in domains)
         absent = {name: f"{reason}, or test on what is there: {there}" for name, reason in absent.items()}
-        log.warning("Digits in %s is without %s: domainwise data get Digits", root, ", ".join(absent))
+        log.warning("Digits in %s is without %s: %s", root, ", ".join(absent), command("data", "get", "Digits"))
     for name, (_, labels) in domains.items():
         if len(labels) != PUBLISHED[name]:
             log.warning("%s has %s digits (published: %s)", name, f"{len(labels):,}", f"{PUBLISHED[name]:,}")

@@ -11,8 +11,9 @@ import hashlib
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from domainwise.core import files
 from domainwise.core.errors import UserError
@@ -21,6 +22,7 @@ from domainwise.data.images.decode import SUFFIXES
 from domainwise.data.images.remote import Location, shown
 from domainwise.data.sources.image_files import labelled_images
 from domainwise.data.sources.left_out import LeftOut, hidden, printable
+from domainwise.protocol.dataset_names import table_title
 from domainwise.protocol.reading import PLAIN, Reading
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("domainwise")
 
+TEST = " (test)"
+"""After the name of a domain: its rows that are given as test."""
 LAYOUT = "images belong at DIR/<domain>/<class>/<image>"
 
 
@@ -63,7 +67,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        return self.path.name or str(self.path)
+        return table_title(self.path)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -78,6 +82,11 @@ class Folder:
     def unseen(self) -> tuple[str, ...]:
         """The domains of rows that are given as test."""
         return tuple(dict.fromkeys(image.domain for image in self.images if image.split == "test"))
+
+    @property
+    def given_test(self) -> dict[str, str]:
+        """{domain of rows that are given as test: the domain, as the table names it}."""
+        return {domain: domain.removesuffix(TEST) for domain in self.unseen}
 
     @property
     def files(self) -> list[Location]:
@@ -158,13 +167,14 @@ class _Loader:
         import torch
 
         from domainwise.data.images.cache import bad_images, decode
+        from domainwise.data.originals import decode_originals
         from domainwise.data.sources.bursts import groups_of
 
         folder = scan_present(self.path, self.reading, self.skip_bad)
         if folder.state != self.state:
             raise UserError(f"the images in {self.path} have changed since this run was planned: plan a new one")
-        which = f"{self.path}{self.reading}"
-        result = decode(folder.files, size, label=folder.name, which=which, window=self.reading.window)
+        where: Any = {"label": folder.name, "which": f"{self.path}{self.reading}", "window": self.reading.window}
+        result = decode(folder.files, size, **where)
         if result.bad and not self.skip_bad:
             raise bad_images(folder.files, result.bad)
         for number, reason in result.bad.items():
@@ -174,12 +184,14 @@ class _Loader:
         labels = {d: [numbers[image.label] for image in readable if image.domain == d] for d in folder.domains}
         groups = groups_of(readable, self.reading.bursts)
         held_out = [image.split == "val" for image in readable]
+        originals = cache(partial(decode_originals, folder.files, size, left_out=frozenset(result.bad), **where))
         return replace(
-            labelled_images(folder.name, result.images, labels, folder.classes),
+            labelled_images(folder.name, result.images, labels, folder.classes, originals),
             groups=None if groups is None else torch.tensor(groups),
             held_out=torch.tensor(held_out) if any(held_out) else None,
             weights=_weights(readable),
             window=self.reading.window,
+            given_test=folder.given_test,
         )
 
 

@@ -22,11 +22,11 @@ from domainwise.data.images.remote import Location, is_url
 from domainwise.data.sources.arrow_files import has_images
 from domainwise.data.sources.table_columns import TableColumns
 from domainwise.data.sources.table_files import read_table
+from domainwise.protocol.dataset_names import METADATA
 from domainwise.protocol.reading import ROLES, Reading
 
 FILE_NAME = "file_name"
 """What image folders call the column of paths."""
-METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 DICT, INFO, STATE = "dataset_dict.json", "dataset_info.json", "state.json"
 SPLITS = {
     **dict.fromkeys(("train", "training", "in"), "train"),
@@ -55,8 +55,8 @@ def hub_table(folder: Path, reading: Reading) -> tuple[Path, TableColumns] | Non
 
 def packed_table(folder: Path, reading: Reading) -> tuple[Path, TableColumns] | None:
     """The same for a folder of Parquet files with images inside; None if there are none."""
-    found = next((files for where in ("data/*", "*", "*/*") if (files := sorted(folder.glob(f"{where}.parquet")))), [])
-    parts = [(file, _split_of(file, folder)) for file in found if has_images(file)]
+    shards = next((files for where in ("data/*", "*", "*/*") if (files := sorted(folder.glob(f"{where}.parquet")))), [])
+    parts = [(file, _split_of(file, folder)) for file in shards if has_images(file)]
     return (folder, _joined(parts, wanted(reading), relative=False)) if parts else None
 
 
@@ -106,8 +106,8 @@ def _split_of(file: Path, folder: Path) -> str:
 def _metadata_files(folder: Path, reading: Reading) -> list[SplitFile]:
     """Those that have the columns that are needed."""
     places = [(folder, ""), *((folder / name, name) for name in SPLITS)]
-    found = [(place / name, split) for place, split in places for name in METADATA if (place / name).is_file()]
-    return [(file, split) for file, split in found if _is_metadata(file, reading)]
+    metadata = [(place / name, split) for place, split in places for name in METADATA if (place / name).is_file()]
+    return [(file, split) for file, split in metadata if _is_metadata(file, reading)]
 
 
 def _is_metadata(file: Path, reading: Reading) -> bool:

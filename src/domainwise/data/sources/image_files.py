@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from domainwise.data.environments import Environments
+    from domainwise.data.originals import Originals
 
 log = logging.getLogger("domainwise")
 
@@ -44,21 +47,28 @@ def published_images(
 ) -> Environments:
     """The images of a published dataset at size x size; warns if their number is not the published one."""
     from domainwise.data.images.cache import decode
+    from domainwise.data.originals import decode_originals
 
     files = [file for labelled in domains.values() for file, _ in labelled]
     if len(files) != published:
         log.warning("%s in %s has %s images (published: %s)", name, root, f"{len(files):,}", f"{published:,}")
-    result = decode(files, size, label=name, which=f"{name} in {root}")
+    which = f"{name} in {root}"
+    result = decode(files, size, label=name, which=which)
     if result.bad:
         number, reason = next(iter(result.bad.items()))
         more = f" (and {len(result.bad) - 1} more)" if len(result.bad) > 1 else ""
         raise UserError(f"{name}: cannot decode {files[number]}: {reason}{more}; fetch the dataset again")
     labels = {domain: [label for _, label in labelled] for domain, labelled in domains.items()}
-    return labelled_images(name, result.images, labels, classes)
+    originals = cache(partial(decode_originals, files, size, label=name, which=which))
+    return labelled_images(name, result.images, labels, classes, originals)
 
 
 def labelled_images(
-    name: str, images: Tensor, labels: Mapping[str, Sequence[int]], classes: Sequence[str]
+    name: str,
+    images: Tensor,
+    labels: Mapping[str, Sequence[int]],
+    classes: Sequence[str],
+    open_originals: Callable[[], Originals],
 ) -> Environments:
     """Environments with ImageNet's normalisation; `labels` are those of the images, by domain."""
     import torch
@@ -67,6 +77,7 @@ def labelled_images(
 
     every_label = torch.tensor([label for part in labels.values() for label in part])
     sizes = {domain: len(part) for domain, part in labels.items()}
-    return Environments.from_images(
+    data = Environments.from_images(
         images, every_label, sizes, name=name, classes=classes, mean=IMAGENET_MEAN, std=IMAGENET_STD
     )
+    return replace(data, open_originals=open_originals)

@@ -18,16 +18,22 @@ from typing import Any
 from domainwise.core import files
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
+from domainwise.core.spreadsheet import cell
 from domainwise.data.images.remote import Location, is_url, shown, states
 from domainwise.data.sources.bursts import timestamp
-from domainwise.data.sources.folder import Folder, ImageFile, scan
+from domainwise.data.sources.folder import TEST, Folder, ImageFile, scan
 from domainwise.data.sources.hub_folders import SPLITS, hub_table, packed_table, path_column, wanted
 from domainwise.data.sources.left_out import LeftOut, printable
 from domainwise.data.sources.table_columns import TableColumns
 from domainwise.data.sources.table_files import read_table
-from domainwise.protocol.reading import Reading
+from domainwise.protocol.reading import NEEDED, OPTIONAL, Reading
 
-NEEDED, OPTIONAL = ("path", "label", "domain"), ("group", "split", "time", "weight")
+MEANING = {
+    "group": "images that stay together",
+    "split": "given splits",
+    "time": "when images were taken",
+    "weight": "how often images are drawn",
+}
 LONGEST_NAME, LONGEST_PATH = 200, 4000
 LARGEST_WEIGHT = 1e9
 
@@ -44,7 +50,8 @@ def scan_rows(path: Path, columns: TableColumns, reading: Reading) -> Folder:
     rows = [_image(path, columns, chosen, number, root) for number in range(len(columns.lines))]
     _refuse_repeated(path, rows, columns)
     kinds = Counter(image.split for image in rows)
-    notes = []
+    also = [f"column {chosen[role]} as {role} ({MEANING[role]})" for role in OPTIONAL if role in chosen]
+    notes = [f"also read: {', '.join(also)}"] if also else []
     if kinds.keys() <= {"test", "val"}:
         raise UserError(f"{path}: no row's split is train: nothing to train on")
     if "split" in chosen and not kinds["val"]:
@@ -76,30 +83,49 @@ def paths_of(path: Path, reading: Reading) -> list[Location]:
 
 
 def table_of_folder(folder: Path, out: Path) -> int:
-    """Writes a table of the images at DIR/<domain>/<class>/, with paths relative to it; returns the number of rows."""
-    found = scan(files.resolved(folder))
+    """Writes a table of the images at DIR/<domain>/<class>/, and returns the number of rows.
+
+    Paths are relative to the table if the images lie below its folder, else absolute. A name that would not be read
+    again as it is, or that a spreadsheet would take for a formula, is a UserError.
+    """
+    scanned = scan(files.resolved(folder))
     base = files.resolved(out).parent
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(NEEDED)
-    for image in found.images:
+    for image in scanned.images:
         inside = Path(image.file).is_relative_to(base)
         place = os.path.relpath(image.file, base) if inside else str(image.file)
-        writer.writerow([place, image.label, image.domain])
+        row = {"path": place, "label": image.label, "domain": image.domain}
+        writer.writerow([_kept(value, printable(str(image.file)), role) for role, value in row.items()])
     files.write(files.writable_file(out), text.getvalue())
-    return len(found.images)
+    return len(scanned.images)
+
+
+def _kept(name: str, where: str, role: str) -> str:
+    """A name that a table can hold."""
+    if _text(name, where, role, role) != name:
+        raise UserError(f"{where}: the {role} {name!a} begins or ends with white space: rename the file or folder")
+    if cell(name) != name:
+        raise UserError(
+            f"{where}: a spreadsheet takes the {role} {name[:40]!a} for a formula: rename the file or folder"
+        )
+    return name
 
 
 def _chosen(path: Path, columns: TableColumns, reading: Reading) -> dict[str, str]:
     """{role: column} of the columns that are read."""
+    unread = () if reading.bursts else ("time",)
     result = {role: reading.column(role) for role in (*NEEDED, *OPTIONAL)}
     result["path"] = path_column(columns, reading)
     named = dict(reading.columns)
     for role, column in list(result.items()):
         if column not in columns.names:
-            if role in NEEDED or role in named:
+            if column and (role in NEEDED or role in named):
                 raise _missing(path, role, column, columns)
             del result[role]
+    for role in unread:
+        result.pop(role, None)
     if "split" in result and "split" not in named and result["split"] in named.values():
         del result["split"]  # its column is another's: domain=split
     return result
@@ -124,14 +150,14 @@ def _image(path: Path, columns: TableColumns, chosen: dict[str, str], number: in
         if texts["split"].lower() not in SPLITS:
             raise UserError(f"{where}: unknown split {texts['split'][:40]!r}: write train, val or test")
         split = SPLITS[texts["split"].lower()]
-    domain = f"{texts['domain']} (test)" if split == "test" else texts["domain"]
+    domain = texts["domain"] + TEST if split == "test" else texts["domain"]
     return ImageFile(
         domain,
         texts["label"],
         _location(path, line, texts["path"], root),
         texts.get("group", ""),
         split,
-        timestamp(texts["time"], where) if "time" in texts else None,
+        timestamp(texts["time"], where) if texts.get("time") else None,
         _weight(texts["weight"], where, chosen["weight"]) if "weight" in texts else None,
     )
 
@@ -142,7 +168,7 @@ def _text(value: Any, where: str, column: str, role: str) -> str:
         raise UserError(f"{where}: {column} is {type(value).__name__}, not one name: several labels are not supported")
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     text = "" if missing else str(value).strip()
-    if not text and role != "group":
+    if not text and role not in ("group", "time"):
         raise UserError(f"{where}: {column} is empty: fill it in or remove the row")
     longest = LONGEST_PATH if role == "path" else LONGEST_NAME
     if len(text) > longest:

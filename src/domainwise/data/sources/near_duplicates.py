@@ -38,8 +38,8 @@ def near_pairs(thumbnails: Sequence[str]) -> list[tuple[int, int]]:
         return []
     looks = (centred[rows] / spread[rows, None, None]).reshape(len(rows), -1)
     hashes = _hashes(centred[rows])
-    found = {pair for pair in _candidates(hashes) if looks[pair[0]] @ looks[pair[1]] >= CORRELATION * looks.shape[1]}
-    return sorted((int(rows[i]), int(rows[j])) for i, j in found)
+    pairs = {pair for pair in _candidates(hashes) if looks[pair[0]] @ looks[pair[1]] >= CORRELATION * looks.shape[1]}
+    return sorted((int(rows[i]), int(rows[j])) for i, j in pairs)
 
 
 def _hashes(centred: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

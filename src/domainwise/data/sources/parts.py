@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from domainwise.core.errors import UserError
+from domainwise.core.phrasing import command
 from domainwise.data.sources.archives import extract
 from domainwise.data.sources.downloads import Download, DownloadProgress, fetch
 
@@ -64,11 +65,11 @@ class Part:
 
     def advice(self, root: Path, dataset: str) -> str:
         """How to get the files."""
-        command = f"domainwise data get {dataset}"
+        get = command("data", "get", dataset)
         if self.downloads:
-            return f"get it with: {command}"
+            return f"get it with: {get}"
         if self.archives:
-            return f"{self.by_hand}, put it into {root} and run: {command}"
+            return f"{self.by_hand}, put it into {root} and run: {get}"
         return self.by_hand
 
     def get(

@@ -62,12 +62,12 @@ def photo_dataset(
     def load(root: Path, size: int) -> Environments:
         import torch
 
-        found = listing(root)
-        found.check(name)
-        expected = source.images - found.left_out
-        data = published_images(name, found.files, classes=classes, root=root, size=size, published=expected)
-        held_out = [given for domain in found.files for given in found.held_out[domain]]
-        return replace(data, held_out=torch.tensor(held_out) if any(held_out) else None, whole=found.whole)
+        listed = listing(root)
+        listed.check(name)
+        expected = source.images - listed.left_out
+        data = published_images(name, listed.files, classes=classes, root=root, size=size, published=expected)
+        held_out = [given for domain in listed.files for given in listed.held_out[domain]]
+        return replace(data, held_out=torch.tensor(held_out) if any(held_out) else None, whole=listed.whole)
 
     defaults: dict[str, Any] = {
         "network": "resnet50",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ def fingerprint(data: Environments) -> str:
         content.update(repr(data.window).encode())
     if data.whole:
         content.update(repr(data.whole).encode())
+    if data.given_test:
+        content.update(repr(dict(data.given_test)).encode())
     return content.hexdigest()[:16]
 
 
@@ -72,6 +74,8 @@ def save_environments(data: Environments, folder: Path) -> Path:
         description["further"] = list(further)
     if data.whole:
         description["whole"] = list(data.whole)
+    if data.given_test:
+        description["given_test"] = dict(data.given_test)
     if data.window is not None:
         description["window"] = list(data.window)
     with files.atomic(folder / DESCRIPTION) as file:
@@ -110,6 +114,7 @@ def load_environments(folder: Path, state: str | None = None) -> Environments:
             std,
             window=described.window,
             whole=described.whole,
+            given_test=described.given_test,
             groups=further.get("groups"),
             held_out=further.get("held_out"),
             weights=further.get("weights"),
@@ -159,6 +164,7 @@ class _Description:
     further: tuple[str, ...] = ()
     window: tuple[int, int] | None = None
     whole: tuple[str, ...] = ()
+    given_test: dict[str, str] = field(default_factory=dict)
 
 
 def _describe(folder: Path) -> _Description:

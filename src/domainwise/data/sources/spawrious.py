@@ -19,7 +19,8 @@ from domainwise.data.sources.published import Listing, photo_dataset
 BREEDS = ("bulldog", "corgi", "dachshund", "labrador")
 ORDER = ("bulldog", "dachshund", "labrador", "corgi")
 """The breeds that the backgrounds of a setting belong to, one after another."""
-DOMAINS = ("SC_group_1", "SC_group_2", "Test")
+DOMAINS = ("Test", "SC_group_1", "SC_group_2")
+"""In the order of DomainBed's numbers."""
 PER_FOLDER = 3168
 SHARES = (0.97, 0.87)
 
@@ -53,13 +54,12 @@ def cells(setting: str) -> dict[str, list[list[ShareOfFolder]]]:
     swapped = [1, 0, 3, 2]
     if common:
         groups = [[[(d, own[k], share), (d, common, -share)] for k in range(4)] for d, share in enumerate(SHARES)]
-        return dict(
-            zip(DOMAINS, [*groups, [[(0, unseen[k], 1.0), (1, unseen[k], 1.0)] for k in range(4)]], strict=True)
-        )
+        both: list[list[ShareOfFolder]] = [[(0, unseen[k], 1.0), (1, unseen[k], 1.0)] for k in range(4)]
+        return dict(zip(DOMAINS, [both, *groups], strict=True))
     first: list[list[ShareOfFolder]] = [[(0, own[k], 1.0)] for k in range(4)]
     second: list[list[ShareOfFolder]] = [[(0, own[swapped[k]], 1.0)] for k in range(4)]
     tested: list[list[ShareOfFolder]] = [[(0, unseen[k], 1.0), (0, unseen[swapped[k]], 1.0)] for k in range(4)]
-    return dict(zip(DOMAINS, [first, second, tested], strict=True))
+    return dict(zip(DOMAINS, [tested, first, second], strict=True))
 
 
 def _listing(root: Path, setting: str) -> Listing:
@@ -94,4 +94,6 @@ for _setting in SETTINGS:
         partial(_listing, setting=_setting),
         Source("https://arxiv.org/abs/2303.05470", "see its page", 50_688, (SPAWRIOUS,)),
         unseen=("Test",),
+        evaluate_every=100,
+        augmentation="domainbed-uncropped",
     )

@@ -71,8 +71,8 @@ def _separated(path: Path, text: str, suffix: str, wanted: Collection[str]) -> T
         for row in reader:
             if row:
                 if len(row) != len(names):
-                    found = f"{len(row)} values for {len(names)} columns"
-                    raise UserError(f"{path}, line {start}: {found}: put values with commas or tabs in quotes")
+                    lengths = f"{len(row)} values for {len(names)} columns"
+                    raise UserError(f"{path}, line {start}: {lengths}: put values with commas or tabs in quotes")
                 lines.append(start)
                 for number, column in kept:
                     column.append(row[number])

@@ -77,6 +77,7 @@ photo_dataset(
     CAMELYON_CLASSES,
     lambda root: _camelyon(root, official=False),
     CAMELYON_SOURCE,
+    evaluate_every=100,
 )
 photo_dataset(
     f"Camelyon17{OFFICIAL}",
@@ -163,6 +164,7 @@ photo_dataset(
     FMOW_CLASSES,
     lambda root: _fmow(root, official=False),
     Source(f"{WILDS_PAGE}#fmow", FMOW_TERMS, 470_086, (FMOW,)),
+    evaluate_every=100,
 )
 photo_dataset(
     f"FMoW{OFFICIAL}",

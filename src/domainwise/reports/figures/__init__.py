@@ -12,10 +12,10 @@ from domainwise.protocol.dataset_names import matching
 from domainwise.reports.figures import ablations, over_time
 from domainwise.reports.figures.methods import domains, draws, methods
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import footnote, headline, plain, settings
+from domainwise.reports.style import SETTINGS, footnote, headline, plain
 from domainwise.sweeps.collection import Collection
 from domainwise.sweeps.completeness import Completeness
-from domainwise.sweeps.tables import completeness, groups
+from domainwise.sweeps.tables import groups
 
 FIGURES: dict[str, Callable[[Request], Drawing]] = {
     "methods": methods,
@@ -42,11 +42,10 @@ def draw(
     dataset: str | None = None,
     algorithms: Sequence[str] = (),
     rule: str | None = None,
-    dark: bool = False,
 ) -> Drawing:
     """The figure of the largest experiment that has the runs for it, by its dataset's rule unless one is given.
 
-    Its title and its caption are in the figure; `dark` draws it for a black page.
+    Its title and its caption are in the figure.
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
@@ -63,11 +62,11 @@ def draw(
     for group in sorted(usable, key=lambda group: -len(group.curves)):
         chosen = rule or usual_selection(group.experiment.dataset)
         try:
-            with mpl.rc_context(settings(dark=dark)):
+            with mpl.rc_context(SETTINGS):
                 request = Request(folder, group, chosen, algorithms)
                 drawing = FIGURES[name](request)
                 titled = replace(drawing, title=f"{request.dataset}: {drawing.title}")
-                return _labelled(titled, completeness(collection, group))
+                return _labelled(titled, collection.completeness(group.incomplete))
         except TooFew as error:
             missing = missing or error
     assert missing is not None

@@ -13,10 +13,8 @@ from domainwise.reports.figures.claims import joined
 from domainwise.reports.figures.end_labels import End, label_ends
 from domainwise.reports.figures.measure import CONFIDENCE, Fit, Point, adjusted, levels, points
 from domainwise.reports.figures.request import Drawing, Request, TooFew
-from domainwise.reports.style import COLUMNS, HAIR, LIGHT, few_ticks, line_with_band, panels, shade
+from domainwise.reports.style import COLUMNS, HAIR, LIGHT, NEARLY_WHITE, few_ticks, line_with_band, panels
 
-NEARLY_WHITE = "#fefefe"
-"""Stays so on a dark page, unlike the ground."""
 CLAIMED = 3
 """Panels up to which a title names each."""
 RASTER = 1000
@@ -32,7 +30,9 @@ def eps_alpha(request: Request) -> Drawing:
         if min(len(set(levels(p.number(name) for p in runs).values())) for name in ("eps", "alpha")) > 1
     }
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with two radii and two step sizes", _SEARCH)
+        raise TooFew(
+            request, "runs of one adversarial method with two radii and two step sizes", algorithms="DAT", hparams=20
+        )
     figure, axes = panels(list(usable), height=3.4)
     sentences = []
     best_of = {}
@@ -104,7 +104,7 @@ def norms(request: Request) -> Drawing:
             by_norm.setdefault(str(curve.run.hparams["norm"]), []).append(curve)
     usable = {name: by_norm for name, by_norm in by_algorithm.items() if len(by_norm) > 1}
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with both norms", "--algorithms DAT --hparam norm=linf")
+        raise TooFew(request, "runs of one adversarial method with both norms", algorithms="DAT", hparam="norm=linf")
     figure, axes = panels(list(usable), height=3.4)
     sentences, claims = [], []
     columns = request.columns
@@ -120,7 +120,7 @@ def norms(request: Request) -> Drawing:
             places = [x + 0.24 * (i - (len(by_norm) - 1) / 2) for x, _ in known]
             means, errors = [e.mean for _, e in known], [e.bar for _, e in known]
             colour = LIGHT[1 + i]
-            axis.errorbar(places, means, yerr=errors, label=norm, fmt="o", color=shade(colour), capsize=2.5)
+            axis.errorbar(places, means, yerr=errors, label=norm, fmt="o", color=colour, capsize=2.5)
             ends += [End(norm, colour, means[-1])] if means else []
             if shown[-1] is not None:
                 sentences.append(f"{title}, {norm}: {shown[-1]} % on average ({counted(shown[-1].n, 'trial')})")
@@ -129,7 +129,7 @@ def norms(request: Request) -> Drawing:
             first, second = sorted(by_norm)[:2]
             claims.append(f"{first} is {gap.verdict} {second} for {title}")
         axis.set_xticks(range(len(columns) + 1), [*map(str, columns), str(AVERAGE)], rotation=30, ha="right")
-        axis.axvline(len(columns) - 0.5, color=shade(HAIR))
+        axis.axvline(len(columns) - 0.5, color=HAIR)
     axes[0].set(ylabel="accuracy on the unseen domain, %")
     label_ends(axes, ends if len(ends) > 1 else [])
     claim = joined(claims) if 0 < len(claims) <= CLAIMED else "the two norms, each with the best of its own search"
@@ -162,7 +162,7 @@ def batch_size(request: Request) -> Drawing:
         if any(_fit(part) for part in _by_domain(request, runs).values())
     }
     if not usable:
-        raise TooFew(request, "three runs of one method with different batch sizes", _SEARCH)
+        raise TooFew(request, "three runs of one method with different batch sizes", algorithms="DAT", hparams=20)
     figure, axes = panels(list(usable), height=3.6)
     sentences = []
     fits: dict[str, list[Fit]] = {}
@@ -224,7 +224,7 @@ def radius(request: Request) -> Drawing:
     by_ball = _by_ball(request, ("eps",))
     usable = {title: runs for title, runs in by_ball.items() if len({p.number("eps") for p in runs}) > 1}
     if not usable:
-        raise TooFew(request, "runs of one adversarial method with two radii", _SEARCH)
+        raise TooFew(request, "runs of one adversarial method with two radii", algorithms="DAT", hparams=20)
     figure, axes = panels(list(usable), height=3.4)
     bests = []
     ends: list[End] = []
@@ -241,7 +241,7 @@ def radius(request: Request) -> Drawing:
             shown = {eps: estimate(grouped[eps]) for eps in sorted(grouped)}
             means, errors = [e.mean for e in shown.values()], [e.bar for e in shown.values()]
             axis.errorbar(
-                list(shown), means, yerr=errors, color=shade(colour), marker="o", markersize=4, capsize=2, label=domain
+                list(shown), means, yerr=errors, color=colour, marker="o", markersize=4, capsize=2, label=domain
             )
             ends.append(End(domain, colour, means[-1]))
         axis.set_xscale("log")
@@ -265,10 +265,7 @@ def _best_level(runs: Sequence[Point], level: dict[float, float]) -> float:
 def _dots(axis: Axes, x: Sequence[float], part: Sequence[Point], colour: str) -> None:
     """One per run."""
     accuracies = [point.accuracy for point in part]
-    axis.scatter(x, accuracies, s=11, alpha=0.45, color=shade(colour), linewidths=0, rasterized=len(part) > RASTER)
-
-
-_SEARCH = "--algorithms DAT --hparams 20"
+    axis.scatter(x, accuracies, s=11, alpha=0.45, color=colour, linewidths=0, rasterized=len(part) > RASTER)
 
 
 def _by_ball(request: Request, needed: Iterable[str]) -> dict[str, list[Point]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from domainwise.reports.style import COLUMNS, TEXT, legend, plain, shade
+from domainwise.reports.style import COLUMNS, TEXT, legend, plain
 
 MOST = 6
 """Names beside lines; of more, their lines can no longer be told from each other by colour and height alone."""
@@ -38,9 +38,7 @@ def label_ends(axes: Sequence[Axes], ends: Sequence[End]) -> None:
         legend(axes)
         return
     for one, height in zip(ends, spread([_height(axis, one.y) for one in ends], gap), strict=True):
-        axis.text(
-            1.02, height, plain(one.name), color=shade(one.colour), va="center", transform=axis.transAxes, weight="bold"
-        )
+        axis.text(1.02, height, plain(one.name), color=one.colour, va="center", transform=axis.transAxes, weight="bold")
 
 
 def _height(axis: Axes, y: float) -> float:

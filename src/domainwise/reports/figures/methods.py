@@ -28,7 +28,6 @@ from domainwise.reports.style import (
     line_with_band,
     panels,
     plain,
-    shade,
     slots,
 )
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
@@ -52,7 +51,7 @@ def methods(request: Request) -> Drawing:
     table = request.table(selected(request.curves, request.rule))
     known = [(row, row.average) for row in table.rows if row.average is not None]
     if len(known) < 2:
-        raise TooFew(request, "two methods evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
+        raise TooFew(request, "two methods evaluated on every domain", algorithms="ERM,DAT", hparams=1)
     known.sort(key=lambda item: item[1].mean)
     compared = any(row.difference is not None for row, _ in known)
     figure = Figure(figsize=(WIDTH, INCHES * len(known) + 1.6), layout="constrained")
@@ -80,7 +79,7 @@ def _made(table: AccuracyTable) -> str:
 
 
 def _colour(row: Row) -> str:
-    return shade(LIGHT[{NEUTRAL: 0, FIRST: 1}.get(row.method.algorithm, 3)])
+    return LIGHT[{NEUTRAL: 0, FIRST: 1}.get(row.method.algorithm, 3)]
 
 
 def _averages_axis(axis: Axes, known: Sequence[tuple[Row, Estimate]], far: float) -> None:
@@ -95,9 +94,9 @@ def _averages_axis(axis: Axes, known: Sequence[tuple[Row, Estimate]], far: float
             continue
         axis.errorbar([average.mean], [position], xerr=[average.bar], fmt="o", color=colour, capsize=2.5, markersize=5)
         if row.method.algorithm == NEUTRAL and not row.method.average and not row.method.combined:
-            axis.axvline(average.mean, color=shade(SOFT), linewidth=0.7, linestyle=(0, (4, 2)))
+            axis.axvline(average.mean, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
     axis.set_yticks(range(len(known)), [str(row.method) for row, _ in known])
-    axis.grid(axis="y", color=shade(HAIR))
+    axis.grid(axis="y", color=HAIR)
     axis.set(xlabel="accuracy on the unseen domain, %", ylim=(-0.7, len(known) - 0.3))
     margin = 0.04 * (right - edge) or 1.0
     axis.set_xlim(edge - margin, right + margin)
@@ -105,8 +104,8 @@ def _averages_axis(axis: Axes, known: Sequence[tuple[Row, Estimate]], far: float
 
 def _differences_axis(axis: Axes, rows: Sequence[Row | None]) -> None:
     """Full dots are clear differences; None is a method far below the others."""
-    axis.axvline(0, color=shade(SOFT), linewidth=0.7, linestyle=(0, (4, 2)))
-    axis.grid(axis="y", color=shade(HAIR))
+    axis.axvline(0, color=SOFT, linewidth=0.7, linestyle=(0, (4, 2)))
+    axis.grid(axis="y", color=HAIR)
     for position, row in enumerate(rows):
         if row is not None and row.difference is not None:
             colour, gap = _colour(row), row.difference
@@ -116,7 +115,7 @@ def _differences_axis(axis: Axes, rows: Sequence[Row | None]) -> None:
                 xerr=[gap.error or 0.0],
                 fmt="o",
                 color=colour,
-                markerfacecolor=colour if gap.clear else shade(GROUND),
+                markerfacecolor=colour if gap.clear else GROUND,
                 capsize=2.5,
                 markersize=5,
             )
@@ -127,7 +126,7 @@ def domains(request: Request) -> Drawing:
     table = request.table(selected(request.curves, request.rule))
     rows = [row for row in table.rows if row.cells]
     if len(rows) < 2 or not any(row.average for row in rows):
-        raise TooFew(request, "two methods, one of them evaluated on every domain", "--algorithms ERM,DAT --hparams 1")
+        raise TooFew(request, "two methods, one of them evaluated on every domain", algorithms="ERM,DAT", hparams=1)
     columns = [*table.columns, AVERAGE] if len(table.columns) > 1 else list(table.columns)
     figure, (axis,) = panels([""], height=3.4)
     methods = [row.method for row in rows]
@@ -139,7 +138,7 @@ def domains(request: Request) -> Drawing:
         places = [x + DODGE * (i - (len(rows) - 1) / 2) / len(rows) for x, _ in known]
         means, errors = [e.mean for _, e in known], [e.bar for _, e in known]
         axis.errorbar(
-            places, means, yerr=errors, label=names[row.method], fmt="o", color=shade(colour), capsize=3, markersize=6
+            places, means, yerr=errors, label=names[row.method], fmt="o", color=colour, capsize=3, markersize=6
         )
         if row.average is not None:
             ends.append(End(f"{names[row.method]} {row.average.mean:.1f}", colour, row.average.mean))
@@ -147,10 +146,10 @@ def domains(request: Request) -> Drawing:
     axis.tick_params("x", labelsize=TEXT)
     axis.grid(axis="x", visible=False)
     if AVERAGE in columns:
-        axis.axvspan(len(columns) - 1.5, len(columns) - 0.5, color=shade(HAIR), alpha=0.5, linewidth=0, zorder=0)
+        axis.axvspan(len(columns) - 1.5, len(columns) - 0.5, color=HAIR, alpha=0.5, linewidth=0, zorder=0)
     axis.set(ylabel="accuracy on the unseen domain, %", xlim=(-0.5, len(columns) - 0.5))
     if table.chance is not None and axis.get_ylim()[0] < table.chance:
-        axis.axhline(table.chance, color=shade(SOFT), linewidth=0.8, linestyle=(0, (1, 2)))
+        axis.axhline(table.chance, color=SOFT, linewidth=0.8, linestyle=(0, (1, 2)))
     label_ends([axis], ends if len(ends) == len(rows) else [])
     sentences = [table.sentence(row.method) for row in table.rows if row.difference is not None]
     caption = f"Dots are means, bars ± one standard error over trials. {table.test} {_made(table)}"
@@ -167,7 +166,7 @@ def draws(request: Request) -> Drawing:
     by_rule = {rule: _averages(request, rule) for rule in dict.fromkeys((request.rule, *SEARCH_RULES))}
     by_rule = {rule: averages for rule, averages in by_rule.items() if averages}
     if not by_rule:
-        raise TooFew(request, "two draws of a method on every domain", "--algorithms ERM,DAT --hparams 8")
+        raise TooFew(request, "two draws of a method on every domain", algorithms="ERM,DAT", hparams=8)
     figure, axes = panels([f"by {rule} validation" for rule in by_rule], height=3.6)
     shown = [method for averages in by_rule.values() for method in averages]
     styles, names = slots(shown), labels(shown)

@@ -31,7 +31,6 @@ from domainwise.reports.style import (
     line,
     line_with_band,
     panels,
-    shade,
     slots,
 )
 from domainwise.sweeps.accuracy_table import AccuracyTable
@@ -50,7 +49,7 @@ def curves(request: Request) -> Drawing:
     by_column = learning_curves(request.curves, chosen, request.columns, unseen_accuracy)
     if not any(len(one.steps) > 1 for curves in by_column.values() for one in curves):
         raise TooFew(
-            request, "a run that leaves a domain out and was evaluated there twice", "--algorithms ERM,DAT --hparams 1"
+            request, "a run that leaves a domain out and was evaluated there twice", algorithms="ERM,DAT", hparams=1
         )
     figure = _over_steps(by_column, "accuracy, %", table.chance)
     caption = f"Accuracy on the unseen domain above each panel. {_lines(by_column)} {capital(table.context)}."
@@ -68,7 +67,9 @@ def memory(request: Request) -> Drawing:
         raise TooFew(
             request,
             "runs that were evaluated on all images they trained on",
-            "--algorithms ERM,DAT --hparams 1 --full-curves",
+            algorithms="ERM,DAT",
+            hparams=1,
+            full_curves=True,
         )
     sentences = [
         f"{one.method}, {column} unseen: {_signed(one.estimates[-1])} points after {one.steps[-1]} steps "
@@ -128,13 +129,13 @@ def _over_steps(by_column: Mapping[Column, Sequence[LearningCurve]], label: str,
             else:
                 line(axis, one.steps, one.mean, ink, names[one.method], dash)
                 for run in one.runs:
-                    axis.plot(one.steps[: len(run)], run, color=shade(ink), alpha=0.4, linewidth=0.6)
+                    axis.plot(one.steps[: len(run)], run, color=ink, alpha=0.4, linewidth=0.6)
             steps, chosen, _ = zip(*one.chosen, strict=True)
-            axis.scatter(steps, chosen, s=14, facecolors=shade(GROUND), edgecolors=shade(ink), zorder=3)
+            axis.scatter(steps, chosen, s=14, facecolors=GROUND, edgecolors=ink, zorder=3)
             ends.append(End(names[one.method], ink, one.mean[-1]))
         low, high = _limits(curves)
         if chance is not None and low < chance < high:
-            axis.axhline(chance, color=shade(SOFT), linewidth=0.8, linestyle=(0, (1, 2)))
+            axis.axhline(chance, color=SOFT, linewidth=0.8, linestyle=(0, (1, 2)))
         axis.set(xlabel="step", ylim=(low, high))
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for axis in axes[::COLUMNS]:
@@ -166,7 +167,7 @@ def penalties(request: Request) -> Drawing:
             by_run = scores.setdefault(curve.method, {}).setdefault(Column(",".join(run.test_domains)), {})
             by_run[run.trial * DRAWS + run.draw] = last[max(last)]
     if not rows:
-        raise TooFew(request, "runs that tracked penalties", "--algorithm DAT --track penalties", "train")
+        raise TooFew(request, "runs that tracked penalties", "train", algorithm="DAT", track="penalties")
     figure, axes = panels([f"Penalty of {name}" for name in PENALTIES.values()], height=2.9)
     styles, names = slots(rows), labels(rows)
     labelled: list[End] = []

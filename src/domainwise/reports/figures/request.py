@@ -1,6 +1,5 @@
 """The input and the output of a figure."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,9 +10,10 @@ from matplotlib.figure import Figure
 from domainwise.core.errors import UserError
 from domainwise.core.phrasing import counted
 from domainwise.protocol.dataset_names import path_or_name, title
-from domainwise.protocol.selection import Column, Curve, searches
+from domainwise.protocol.selection import Column, Curve
 from domainwise.protocol.statistics import Scores
 from domainwise.sweeps.accuracy_table import AccuracyTable, in_order
+from domainwise.sweeps.commands import example_command
 from domainwise.sweeps.tables import Group, table_of
 
 
@@ -50,7 +50,7 @@ class Request:
     @cached_property
     def columns(self) -> list[Column]:
         """As in the experiment's table."""
-        return in_order(self.group.experiment.dataset, {search.column for search in searches(self.curves)})
+        return in_order(self.group.experiment.dataset, replace(self.group, curves=self.curves).columns)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,8 @@ class Drawing:
 class TooFew(UserError):
     """The folder lacks the runs that a figure needs; the message has a command with these options that makes them."""
 
-    def __init__(self, request: Request, needed: str, options: str, command: str = "sweep") -> None:
+    def __init__(self, request: Request, needed: str, command: str = "sweep", **options: str | int) -> None:
         dataset = request.group.experiment.dataset
-        data = shlex.quote(path_or_name(dataset))
-        example = f"domainwise {command} --dataset {data} {options} --out {request.folder}"
+        example = example_command(command, {"dataset": path_or_name(dataset), **options, "out": request.folder})
         of = f"{', '.join(request.algorithms)} on {title(dataset)}" if request.algorithms else title(dataset)
         super().__init__(f"{request.folder}: of {of}, this figure needs {needed}; e.g. {example}")

@@ -20,7 +20,6 @@ from domainwise.sweeps.commands import sweep_command
 from domainwise.sweeps.leaderboard import Leaderboard, LeaderboardEntry, Provenance, leaderboards
 from domainwise.sweeps.plan import saved_plans
 from domainwise.sweeps.published import FILE, is_published
-from domainwise.sweeps.tables import completeness
 
 NAMED = 6
 """So many methods are named in a cell of the overview."""
@@ -133,7 +132,7 @@ def _section(folder: Path, anchor: str, collection: Collection, baseline: str) -
 def _board(name: str, board: Leaderboard, collection: Collection) -> Board:
     views = {rule: _view(board, rule) for rule in board.tables}
     first = next(iter(board.tables.values()))
-    return Board(name, facts_of(board.group, first, completeness(collection, board.group)), views)
+    return Board(name, facts_of(board.group, first, collection.completeness(board.group.incomplete)), views)
 
 
 def _view(board: Leaderboard, rule: str) -> RankedView:

@@ -1,16 +1,12 @@
 """Heatmaps, audits and perturbations of an experiment's trained models, side by side for every unseen domain."""
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from domainwise.analysis import attention
@@ -28,7 +24,7 @@ from domainwise.reports.page.pictures import Picture, address
 from domainwise.reports.page.results import View
 from domainwise.reports.pictures import audit_figure, heatmap_grid, perturbation_figure, shift_figure
 from domainwise.reports.probabilities import probability_figure
-from domainwise.reports.style import settings
+from domainwise.reports.style import content, light_and_dark
 from domainwise.sweeps.collection import runs_parent
 
 COMPARED = ("ERM", "IRM", "AT", "DAT")
@@ -127,8 +123,6 @@ class ModelInsights:
 
 ModelsProgress = Callable[[str, int, int], None]
 """Of what is being done, how many parts are done, and of how many."""
-DrawLater = Callable[[str, str, Sequence[str], Callable[[], Figure]], "Future[Picture]"]
-"""_picture, in another thread."""
 
 
 @dataclass(frozen=True)
@@ -142,45 +136,36 @@ class ModelOptions:
 
 
 def analyse_models(folder: Path, view: View, options: ModelOptions) -> ModelInsights:
-    """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error.
-
-    Pictures are drawn in a thread of their own while the next models are analysed.
-    """
+    """Restores and analyses the selected models of every unseen domain; missing ones are a reason, not an error."""
     saved_models = _saved_models(runs_parent(folder), view)
     parts = 1 + sum(len(_compared(saved)) for saved in saved_models.values())  # the last is the shift
     done = 0
-    pending: list[Callable[[], Insight]] = []
+    insights: list[Insight] = []
     reason = no_shift = ""
-    shift: Future[Picture] | None = None
-    with ThreadPoolExecutor(1) as drawing:
-
-        def draw(title: str, caption: str, words: Sequence[str], figure: Callable[[], Figure]) -> Future[Picture]:
-            return drawing.submit(_picture, title, caption, words, figure)
-
+    shift = None
+    try:
+        for column, saved in saved_models.items():
+            shown = _compared(saved)
+            kept = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
+            saves = ["averaged" if method.average else kept for method in shown]
+            models = attention.restore_all(list(shown.values()), options.data_root, options.device, saves)
+            left_out = _left_out(view, column, saved, shown)
+            step = partial(_report, options.progress, f"models, {column} unseen", done, parts)
+            with _threads_for(models[0]):
+                insights.append(_insight(column, models, left_out, options.data_root, step))
+            done += len(shown)
+    except UserError as error:
+        reason = str(error)
+    if insights and not reason:
+        options.progress("shift", parts - 1, parts)
         try:
-            for column, saved in saved_models.items():
-                shown = _compared(saved)
-                kept = "last" if view.table.selection == "oracle" else "best"  # the oracle chooses the last step
-                saves = ["averaged" if method.average else kept for method in shown]
-                models = attention.restore_all(list(shown.values()), options.data_root, options.device, saves)
-                left_out = _left_out(view, column, saved, shown)
-                step = partial(_report, options.progress, f"models, {column} unseen", done, parts)
-                with _threads_for(models[0]):
-                    pending.append(_insight(column, models, left_out, options.data_root, draw, step))
-                done += len(shown)
+            with _threads_for(models[0]):
+                shift = _shift(models[0], [column.unseen for column in saved_models], options)
         except UserError as error:
-            reason = str(error)
-        if pending and not reason:
-            options.progress("shift", parts - 1, parts)
-            try:
-                with _threads_for(models[0]):
-                    shift = _shift(models[0], [column.unseen for column in saved_models], options, draw)
-            except UserError as error:
-                no_shift = str(error)
-        insights = [insight() for insight in pending]
+            no_shift = str(error)
     if not insights and not reason:
         reason = "no model was kept with these runs"
-    return ModelInsights(insights, reason, None if shift is None else shift.result(), no_shift)
+    return ModelInsights(insights, reason, shift, no_shift)
 
 
 def _report(progress: ModelsProgress, what: str, before: int, total: int, done: int) -> None:
@@ -198,9 +183,7 @@ def _threads_for(trained: TrainedRun) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _shift(
-    trained: TrainedRun, unseen: Sequence[str], options: ModelOptions, draw: DrawLater
-) -> "Future[Picture] | None":
+def _shift(trained: TrainedRun, unseen: Sequence[str], options: ModelOptions) -> Picture | None:
     """The paper's Figure 1, from an estimate for these domains."""
     dataset = find_dataset(trained.run.dataset)
     if dataset.scale == "image" and not options.shift:
@@ -214,7 +197,7 @@ def _shift(
         settings,
     )
     caption = f"{measured.sentence} Shaded: diversity shift; the distance of the lines at the right: correlation shift."
-    return draw("Training against unseen domains", caption, [], partial(shift_figure, measured))
+    return _picture("Training against unseen domains", caption, [], shift_figure(measured))
 
 
 def _saved_models(parent: Path, view: View) -> dict[Column, dict[Method, Path]]:
@@ -253,10 +236,9 @@ def _insight(
     models: Sequence[TrainedRun],
     left_out: Sequence[str],
     data_root: Path | None,
-    draw: DrawLater,
     done: Callable[[int], None],
-) -> Callable[[], Insight]:
-    """Analyses the models of one unseen domain; the function returned waits for its pictures."""
+) -> Insight:
+    """Analyses the models of one unseen domain, and draws what was found."""
     data = models[0].environments
     done(0)
     rows = attention.sample_rows(data, column.unseen, 1, IMAGES)
@@ -265,30 +247,22 @@ def _insight(
     shown = f"{counted(len(rows), 'image')} of {column.unseen}, which no model was trained on."
     if compared.area is not None:
         shares.append(f"an even heatmap: {100 * compared.area:.1f} %")
-    heatmaps = draw("Heatmaps", shown, shares, partial(heatmap_grid, compared))
+    heatmaps = _picture("Heatmaps", shown, shares, heatmap_grid(compared))
     audits = []
     for number, trained in enumerate(models, 1):
         audits.append(audit(trained, data_root))
         done(number)
-    classes = draw("Every class in every domain", AUDITED, [], partial(audit_figure, audits))
-    sure = draw(
-        "Reliability, and risk by coverage", PROBABILITIES, [], partial(probability_figure, audits, column.unseen)
-    )
-    perturbations = list(_perturbations(models, draw))
+    classes = _picture("Every class in every domain", AUDITED, [], audit_figure(audits))
+    reliability = probability_figure(audits, column.unseen)
+    sure = _picture("Reliability, and risk by coverage", PROBABILITIES, [], reliability)
+    perturbations = list(_perturbations(models))
     headings = list(dict.fromkeys(heading for one in audits for heading in _accuracies(one)))
     findings = [
         ModelFindings(one.method, one.sentences, list(_numbers(one, headings)), ConfusionTable.of(one, column.unseen))
         for one in audits
     ]
-
     weights = [f"{trained.method}: {trained.weights}" for trained in models]
-
-    def insight() -> Insight:
-        drawn = [one.result() for one in perturbations]
-        pictures = (heatmaps.result(), classes.result(), sure.result())
-        return Insight(column, *pictures, headings, findings, drawn, left_out, weights)
-
-    return insight
+    return Insight(column, heatmaps, classes, sure, headings, findings, perturbations, left_out, weights)
 
 
 def _accuracies(audit: Audit) -> dict[str, Mapping[str, float]]:
@@ -305,26 +279,16 @@ def _numbers(audit: Audit, headings: Sequence[str]) -> Iterator[tuple[str, Seque
         yield score.label, ["" if value is None else f"{100 * value:.1f}" for value in values]
 
 
-def _perturbations(models: Sequence[TrainedRun], draw: DrawLater) -> "Iterator[Future[Picture]]":
+def _perturbations(models: Sequence[TrainedRun]) -> Iterator[Picture]:
     """Of every model that has learned some; averaged weights come with those of the last step."""
     for trained in (trained for trained in models if not trained.average):
         if "delta" in dict(trained.algorithm.named_buffers()) and len(trained.environments.shape) == 3:
             measured = measure(trained)
             title = f"{measured.method}: the perturbation of each training domain"
-            yield draw(title, measured.sentence, [], partial(perturbation_figure, measured))
+            yield _picture(title, measured.sentence, [], perturbation_figure(measured))
 
 
-def _picture(title: str, caption: str, sentences: Sequence[str], draw: Callable[[], Figure]) -> Picture:
-    """Drawn for light and for dark pages.
-
-    The canvas writes the file itself: `savefig` would go through all elements twice, first without drawing them.
-    """
-    versions = []
-    for dark in (False, True):
-        out = io.BytesIO()
-        with mpl.rc_context(settings(dark=dark)):
-            figure = draw()
-            figure.set_dpi(DOTS)
-            FigureCanvasAgg(figure).print_png(out)  # type: ignore[no-untyped-call]
-        versions.append(address(out.getvalue(), "image/png"))
-    return Picture(title, caption, sentences, *versions)
+def _picture(title: str, caption: str, sentences: Sequence[str], figure: Figure) -> Picture:
+    """For light and for dark pages."""
+    light, dark = light_and_dark(figure, partial(content, form="png", dpi=DOTS))
+    return Picture(title, caption, sentences, address(light, "image/png"), address(dark, "image/png"))

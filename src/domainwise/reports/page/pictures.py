@@ -9,7 +9,7 @@ import matplotlib as mpl
 
 from domainwise.core.errors import UserError
 from domainwise.reports.figures import FIGURES, Request
-from domainwise.reports.style import darkened, settings, svg
+from domainwise.reports.style import SETTINGS, light_and_dark, svg
 from domainwise.sweeps.tables import Group
 
 ABLATIONS = {
@@ -41,12 +41,11 @@ def ablations(folder: Path, group: Group, rule: str) -> list[Picture]:
     for name, heading in ABLATIONS.items():
         request = Request(folder, group, rule)
         try:
-            with mpl.rc_context(settings()):
+            with mpl.rc_context(SETTINGS):
                 drawing = FIGURES[name](request)
-                picture = svg(drawing.figure)
         except UserError:
             continue
-        light, dark = (address(version, "image/svg+xml") for version in (picture, darkened(picture)))
+        light, dark = (address(version, "image/svg+xml") for version in light_and_dark(drawing.figure, svg))
         pictures.append(Picture(f"{heading}: {drawing.title}", drawing.caption, drawing.sentences, light, dark))
     return pictures
 

@@ -9,13 +9,12 @@ from domainwise.protocol.dataset_names import title
 from domainwise.protocol.records import Status
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.collection import Collection, runs_parent
-from domainwise.sweeps.commands import retry_command, sweep_command, train_command
+from domainwise.sweeps.commands import FIRST_COMMAND, retry_command, sweep_command, train_command
 from domainwise.sweeps.domainbed import is_domainbed
 from domainwise.sweeps.plan import Plan, saved_plans
 from domainwise.sweeps.status import SweepProgress, sweep_progress
 
 log = logging.getLogger(__name__)
-OWN_COMMAND = "the command that made it, with --retry"
 
 
 @dataclass(frozen=True)
@@ -90,4 +89,4 @@ def progress(folder: Path, collection: Collection) -> PageProgress:
 def _retry(run: Run, plan: Plan | None, out: Path) -> str:
     """The sweep's own command if the run is one of a plan, else its training alone."""
     command = train_command(run, out) if plan is None else retry_command(plan, out)
-    return OWN_COMMAND if command is None else command
+    return FIRST_COMMAND if command is None else command

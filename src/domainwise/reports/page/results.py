@@ -8,16 +8,17 @@ from domainwise.core.phrasing import counted, duration
 from domainwise.data.catalogue import DATASETS
 from domainwise.paper.tables import PaperTable, Published
 from domainwise.protocol.dataset_names import title, titles
+from domainwise.protocol.metrics import ACCURACY, Metric
 from domainwise.protocol.selection import RULES, Column, Method, Selection
 from domainwise.protocol.statistics import AVERAGE, Choices, Difference, Estimate, accuracies, choices
-from domainwise.reports.learning_curves import learning_curves, training_loss
+from domainwise.reports.learning_curves import learning_curves, on_unseen, training_loss
 from domainwise.reports.page.drawing import AxisScale, Bar, Panel, panels
 from domainwise.reports.paper_comparison import printed, printed_beside
 from domainwise.reports.style import slots
 from domainwise.sweeps.accuracy_table import AccuracyTable, Row
 from domainwise.sweeps.collection import Collection, distinct
 from domainwise.sweeps.completeness import Completeness
-from domainwise.sweeps.tables import Group, completeness, groups, table_of
+from domainwise.sweeps.tables import Group, groups, table_of
 
 Beside = Mapping[tuple[Method, Column], tuple[Published, PaperTable]]
 
@@ -123,18 +124,18 @@ def runs_on_all_domains(collection: Collection) -> list[RunOnAllDomains]:
     return runs
 
 
-def sections(collection: Collection, baseline: str = "ERM") -> list[Section]:
-    """One per table of the folder."""
+def sections(collection: Collection, baseline: str = "ERM", metric: Metric = ACCURACY) -> list[Section]:
+    """One per table of the folder; the rules select by the metric."""
     result = []
     together = groups(collection)
     names = titles(group.experiment.dataset for group in together)
     for group in together:
-        by_rule = {rule: choices(group.curves, rule) for rule in RULES}
+        by_rule = {rule: choices(group.curves, rule, metric) for rule in RULES}
         name = names[group.experiment.dataset]
-        views = {rule: _view(group, name, chosen, rule, baseline) for rule, chosen in by_rule.items() if chosen}
+        views = {rule: _view(group, name, chosen, rule, baseline, metric) for rule, chosen in by_rule.items() if chosen}
         if views:
             table = next(iter(views.values())).table
-            facts = facts_of(group, table, completeness(collection, group))
+            facts = facts_of(group, table, collection.completeness(group.incomplete))
             about = _about(group.experiment.dataset), _algorithms(table)
             result.append(Section(name, facts, views, group, _times(group, table), *about))
     return result
@@ -174,17 +175,18 @@ def facts_of(group: Group, table: AccuracyTable, complete: Completeness) -> str:
     return " · ".join([*parts, counted(runs, "run"), *complete.sentences])
 
 
-def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str) -> View:
-    table = replace(table_of(group, accuracies(chosen), rule, baseline), called=name)
+def _view(group: Group, name: str, chosen: Choices, rule: str, baseline: str, metric: Metric) -> View:
+    table = replace(table_of(group, accuracies(chosen, metric), rule, baseline, metric), called=name)
     chosen = {row.method: chosen[row.method] for row in table.rows if row.method in chosen}
-    beside = printed_beside(table)
+    beside = printed_beside(table) if metric == ACCURACY else {}
     flat = tuple(
         (method, column, trial, by_column[column][trial])
         for method, by_column in chosen.items()
         for column in table.columns
         for trial in sorted(by_column.get(column, ()))
     )
-    drawn = panels(learning_curves(group.curves, chosen, table.columns), table.chance)
+    learned = learning_curves(group.curves, chosen, table.columns, on_unseen(metric))
+    drawn = panels(learned, table.chance, *((1, " %") if metric.percent else (3, "")))
     losses = panels(learning_curves(group.curves, chosen, table.columns, training_loss), digits=3, unit="")
     return View(table, method_lines(table, beside), tuple(drawn), tuple(losses), flat, sources(beside))
 
@@ -207,7 +209,7 @@ def _column(table: AccuracyTable, column: Column, beside: Beside) -> list[Cell]:
     paper = [beside[row.method, column][0] if (row.method, column) in beside else None for row in table.rows]
     ends = [e.mean + sign * e.bar for e in ours if e is not None for sign in (-1, 1)]
     ends += [p.mean for p in paper if p is not None]
-    top = max((e.mean for e in ours if e is not None), default=None)
+    top = table.metric.best(e.mean for e in ours if e is not None)
     cells = []
     for row, estimate, print_ in zip(table.rows, ours, paper, strict=True):
         words = "" if print_ is None else printed(print_.mean, print_.error)

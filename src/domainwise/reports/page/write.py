@@ -16,6 +16,7 @@ from domainwise.core.phrasing import counted
 from domainwise.core.provenance import package_version
 from domainwise.core.registry import first_paragraph
 from domainwise.data.catalogue import usual_selection
+from domainwise.protocol.metrics import ACCURACY, Metric, find_metric
 from domainwise.protocol.selection import RULES, Column, Method
 from domainwise.reports import style
 from domainwise.reports.page import drawing, leaderboard
@@ -26,7 +27,7 @@ from domainwise.reports.page.results import Section, colours, runs_on_all_domain
 from domainwise.sweeps.collection import Collection, collect
 from domainwise.sweeps.domainbed import RESULTS, collect_any
 from domainwise.sweeps.published import FILE as PUBLISHED
-from domainwise.sweeps.tables import check_baseline
+from domainwise.sweeps.tables import check_baseline, check_recorded
 
 if TYPE_CHECKING:
     from domainwise.reports.page.models import ModelInsights, ModelOptions
@@ -46,12 +47,14 @@ def report(
     data_root: Path | None = None,
     device: str = "cpu",
     partial: bool = False,
+    metric: str = "accuracy",
 ) -> Path:
     """Writes one HTML page with all results of a folder of runs, `report.html` in it by default; returns its path.
 
     Of a folder of published folders it writes their leaderboards, with the records to download.
     Without `models` the page is made from records alone, and neither torch nor the data are needed. Runs that failed or
-    are not finished are counted only if `partial`.
+    are not finished are counted only if `partial`. With another `metric` tables and curves show that, and the rules
+    select by it (see `protocol.metrics`); leaderboards are of accuracy.
     """
     options = None
     if models:
@@ -59,7 +62,7 @@ def report(
 
         options = ModelOptions(data_root, device)
     path = Path(out) if out is not None else None
-    return write_page(Path(folder), path, baseline=baseline, models=options, partial=partial)[0]
+    return write_page(Path(folder), path, baseline=baseline, models=options, partial=partial, metric=metric)[0]
 
 
 def write_page(
@@ -69,12 +72,14 @@ def write_page(
     baseline: str = "ERM",
     models: "ModelOptions | None" = None,
     partial: bool = False,
+    metric: str = "accuracy",
 ) -> tuple[Path, Collection]:
     """Writes the page, completely or not at all; returns its path and the collection it was made from.
 
     With `models`, trained models are analysed too; without, the page is made from records alone. Of a folder of
     published folders it shows their leaderboards, and the collection has no curves.
     """
+    shown = find_metric(metric)
     collection = collect_any(folder)
     collection = collection if partial else collection.finished()
     inside = {} if collection.runs else {path: collect(path) for path in published_folders(folder)}
@@ -87,15 +92,23 @@ def write_page(
         raise UserError(
             f"{folder} holds no run{why}: give the folder of a sweep, a training, DomainBed's output or published ones"
         )
+    if inside and shown != ACCURACY:
+        raise UserError(f"{folder} holds published folders: their leaderboards are of accuracy", argument="metric")
+    check_recorded(folder, collection, shown)
     path = files.writable_file(out or folder / NAME)
-    text = render_leaderboard(folder, inside, baseline) if inside else render(folder, collection, baseline, models)
+    if inside:
+        text = render_leaderboard(folder, inside, baseline)
+    else:
+        text = render(folder, collection, baseline, models, shown)
     files.write(path, text)
     return path, collection
 
 
-def render(folder: Path, collection: Collection, baseline: str, models: "ModelOptions | None") -> str:
+def render(
+    folder: Path, collection: Collection, baseline: str, models: "ModelOptions | None", metric: Metric = ACCURACY
+) -> str:
     """The page as text. The same records give the same page."""
-    shown = sections(collection, baseline)
+    shown = sections(collection, baseline, metric)
     notes = [*collection.completeness().sentences, *collection.notes]
     rules = used_rules(section.views for section in shown)
     further = [more(folder, section, models) for section in shown]
