@@ -21,7 +21,7 @@ from domainwise.engine.train import train
 from domainwise.nets.network import build
 from domainwise.protocol.run_folder import RunFolder
 from processes import listening
-from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, averaged, both, few, run
+from ranks import BATCH, EVERY, STEPS, after_steps, algorithm, averaged, both, few, of_backbone, run
 from small_problems import make
 
 Seen = list[dict[str, Any]]
@@ -104,6 +104,18 @@ def test_ranks_average_what_one_process_averages(seen: Seen, out: Path, tmp_path
             RunFolder(path, averaged(name)).load_averaged() for path in (out / "out/averaged", tmp_path)
         )
         assert steps == own and all(torch.allclose(found[key], weights[key], atol=1e-5) for key in weights)
+
+
+def test_ranks_train_a_backbone_as_one_process_does(seen: Seen, out: Path, tmp_path: Path) -> None:
+    which = of_backbone(out)
+    alone = train(which, tmp_path, device="cpu", environments=few())
+    for rank in seen:
+        status, step, records = rank["backbone"]
+        assert (status, step) == ("done", 3) and same(records, [(r.step, r.accuracy, r.loss) for r in alone.records])
+    found = RunFolder(out / "out/backbone", which).load_model()
+    for name, tensor in RunFolder(tmp_path, which).load_model().items():
+        if not name.endswith("k_proj.bias"):  # attention does not depend on it: Adam steps along rounding errors
+            assert torch.allclose(found[name], tensor, atol=1e-5), name
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(seen: Seen) -> None:

@@ -18,7 +18,7 @@ from domainwise.engine.execution.data_parallel import check_features
 from domainwise.engine.session import Session
 from domainwise.nets import hub
 from domainwise.protocol.run_folder import FROZEN
-from hub_models import CLASS_TOKEN, FAMILIES, MEAN, SIZE
+from hub_models import CLASS_TOKEN, FAMILIES, MEAN, SIZE, UNUSUAL
 from small_datasets import make_folder
 
 Backbones = Callable[[str], Path]
@@ -61,16 +61,19 @@ def test_train_predict_and_cam(family: str, backbone: Backbones, tmp_path: Path,
         assert seen.status == 0 and (tmp_path / "heat.png").stat().st_size > 1000, seen.err
 
 
-def test_a_sweep_and_an_audit(backbone: Backbones, tmp_path: Path, domainwise: Command, quick_workers: None) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sweep_and_an_audit(
+    family: str, backbone: Backbones, tmp_path: Path, domainwise: Command, quick_workers: None
+) -> None:
     make_folder(tmp_path / "photos", count=5)
-    named = ("--network", f"hf:{backbone('dinov2')}", "--augmentation", "none", "--freeze", "features")
+    named = ("--network", f"hf:{backbone(family)}", "--augmentation", "none", "--freeze", "features")
     swept = domainwise(
         "sweep", "--data", "photos", *named, *QUICK, "--algorithms", "ERM,VREx", "--hparams", 1, "--trials", 1,
-        "--out", "runs/sweep", "--workers", 1, "--json",
+        "--test-domains", 0, "--out", "runs/sweep", "--workers", 1, "--json",
     )  # fmt: skip
     assert swept.status == 0, swept.err
     shown = json.loads(domainwise("table", "runs/sweep", "--format", "json").out)
-    assert shown["tables"][0]["network"] == "hf:dinov2", "a folder goes by its name"
+    assert shown["tables"][0]["network"] == f"hf:{family}", "a folder goes by its name"
     run = next(one for one in (tmp_path / "runs/sweep").glob("*/records.jsonl")).parent
     audited = domainwise("audit", run, "--device", "cpu")
     assert audited.status == 0, audited.err
@@ -118,7 +121,8 @@ def test_a_model_loads_where_no_hub_and_no_folder_is(family: str, backbone: Back
 
 
 @pytest.mark.parametrize(
-    "family", ["vit", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name != "vit")]
+    "family",
+    [pytest.param(one, marks=[] if one in ("vit", "convnext") else pytest.mark.slow) for one in (*FAMILIES, *UNUSUAL)],
 )
 def test_export_to_onnx(family: str, backbone: Backbones, tmp_path: Path) -> None:
     fit(backbone(family)).export(tmp_path / "model.onnx")  # compares what it wrote with the model

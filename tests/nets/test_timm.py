@@ -1,4 +1,8 @@
-"""Backbones of timm, where it can be imported: its import needs a torchvision that fits the installed torch."""
+"""Backbones of timm, where it can be imported: its import needs a torchvision that fits the installed torch.
+
+It is no part of the extra `dev`: beside the CPU build of torch, torchvision's usual wheel does not load, and then
+transformers, which imports it where it is installed, does not either.
+"""
 
 import importlib.util
 import json
@@ -41,7 +45,7 @@ def timm() -> Any:
     try:
         import timm
     except (ImportError, RuntimeError) as error:
-        pytest.skip(f"timm cannot be imported here: {error}")
+        pytest.skip(f"timm is no part of the extra dev, which a torchvision for another torch would break: {error}")
     return timm
 
 

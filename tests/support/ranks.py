@@ -23,6 +23,7 @@ from domainwise.nets.network import Network
 from domainwise.protocol.run_folder import RunFolder
 from domainwise.protocol.runs import Run
 from domainwise.sweeps.plan_run import plan_run
+from hub_models import save_model
 from processes import quick_context
 from small_problems import CLASSES, SHAPE, advance, batches, features, make
 
@@ -67,6 +68,10 @@ def run(name: str = "DAT", **given: Any) -> Run:
 
 def averaged(average: str) -> Run:
     return run("ERM", average=average, track=[], evaluate_every=6)
+
+
+def of_backbone(folder: Path) -> Run:
+    return run(network=f"hf:{folder / 'vit'}", steps=4, evaluate_every=2, track=[])
 
 
 def few() -> Environments:
@@ -179,6 +184,7 @@ def trainings(ranks: Ranks, folder: Path) -> dict[str, Any]:
         "steps": steps,
         "again": trained(run(), "parts", progress=steps.append),
         "averaged": {name: trained(averaged(name), "averaged") for name in ("sma", "swad")},
+        "backbone": trained(of_backbone(folder), "backbone"),
         "diverged": trained(run("ERM", hparams={"lr": 1e30}), "diverged")[:2],
         "refused": outcome_of(lambda: trained(run(network="resnet18-scratch", track=[]), "refused")),
     }
@@ -186,6 +192,7 @@ def trainings(ranks: Ranks, folder: Path) -> dict[str, Any]:
 
 def both(folder: Path) -> list[dict[str, Any]]:
     """What the two processes have left."""
+    save_model("vit", folder / "vit")
     context = quick_context()
     processes = [context.Process(target=everything, args=(rank, folder)) for rank in range(SIZE)]
     for process in processes:
